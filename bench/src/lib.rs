@@ -1,1 +1,5 @@
-//! bench
+//! What measures Penstock: a mock upstream that can be scripted to misbehave, a bare proxy as the floor, an open-
+//! and closed-loop load generator, and the runs behind `penstock bench`. Nothing here prints: runs return reports.
+
+pub mod clock;
+pub mod mock;

@@ -1,0 +1,4 @@
+//! The crate's surface, driven over real sockets.
+
+mod mock;
+mod raw;
