@@ -1,1 +1,31 @@
-fn main() {}
+//! The `penstock` binary: parses the command line, sets what is global to a process, and runs one subcommand.
+//! What a subcommand does lives in the file of its name.
+
+mod args;
+mod environment;
+mod model;
+mod output;
+mod telemetry;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+
+fn main() -> ExitCode {
+    // Usage errors leave here with exit code 2, `--help` and `--version` with 0.
+    let args = args::Args::parse();
+    match install_globals().and_then(|()| args.command.run()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            output::error(&error);
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// One TLS implementation for every client of this process.
+fn install_globals() -> anyhow::Result<()> {
+    rustls::crypto::ring::default_provider()
+        .install_default()
+        .map_err(|_| anyhow::anyhow!("another TLS provider is installed already"))
+}
