@@ -1,5 +1,22 @@
 //! The decode engine: GGUF models, paged KV, continuous batching. The core is synchronous, on its own thread.
 
 pub mod backend;
+#[cfg(test)]
+mod fake;
+mod handle;
+pub mod kv;
+pub mod metrics;
 pub mod philox;
+mod queue;
+mod request;
 pub mod sampler;
+mod scheduler;
+mod sequence;
+mod step;
+mod stream;
+mod text;
+
+pub use handle::{Config, Handle, Load, Vocabulary, spawn};
+pub use request::{FinishReason, Refused, Request};
+pub use stream::{Event, Score, TokenStream};
+pub use text::TokenText;
