@@ -2,4 +2,8 @@
 //! and closed-loop load generator, and the runs behind `penstock bench`. Nothing here prints: runs return reports.
 
 pub mod clock;
+pub mod load;
 pub mod mock;
+pub mod proc;
+pub mod raw_proxy;
+pub mod report;

@@ -1,4 +1,6 @@
 //! The crate's surface, driven over real sockets.
 
+mod load;
 mod mock;
 mod raw;
+mod raw_proxy;
