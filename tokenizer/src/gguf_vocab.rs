@@ -1,0 +1,141 @@
+//! Reads the tokenizer of a model file: which algorithm, which tokens, which of them begin and end texts.
+
+use gguf::File;
+
+use crate::byte_level::ByteLevel;
+use crate::error::LoadError;
+use crate::pre_tokenizer::Scheme;
+use crate::sentencepiece::SentencePiece;
+use crate::vocab::{Kind, Vocab};
+use crate::{Model, Tokenizer};
+
+/// Tokens that end a turn or a text in some family of models. Files name one end token, models use several.
+pub(crate) const END_TEXTS: &[&str] = &[
+    "<|eot_id|>",
+    "<|eom_id|>",
+    "<|im_end|>",
+    "<|end|>",
+    "<|return|>",
+    "<|call|>",
+    "<|endoftext|>",
+    "<|end_of_text|>",
+    "<|end_of_turn|>",
+    "<end_of_turn>",
+    "<end_of_utterance>",
+    "<EOT>",
+    "[EOT]",
+    "<eos>",
+    "<｜end▁of▁sentence｜>",
+];
+
+pub(crate) fn load(file: &File) -> Result<Tokenizer, LoadError> {
+    let kinds = kinds(file)?;
+    let model_name = file.str("tokenizer.ggml.model")?;
+    let (model, mut vocab, begins) = match model_name {
+        "gpt2" => {
+            let (model, vocab) = byte_level(file, &kinds)?;
+            (model, vocab, false)
+        }
+        "llama" => {
+            let (model, vocab) = sentencepiece(file, &kinds)?;
+            (model, vocab, true)
+        }
+        found => return Err(LoadError::Model { found: found.to_owned() }),
+    };
+    let token = |name: &str| token_id(file, &vocab, name);
+    let (bos, eos) = (token("bos_token_id")?, token("eos_token_id")?);
+    let mut ends: Vec<u32> = [eos, token("eot_token_id")?, token("eom_token_id")?].into_iter().flatten().collect();
+    ends.extend(vocab.iter().filter(|&(_, text, kind)| kind != Kind::Normal && is_end(text)).map(|(id, ..)| id));
+    ends.sort_unstable();
+    ends.dedup();
+    without_inner_end(&vocab, &mut ends);
+    // A file may mistype its end tokens; as user-defined ones, text could spell them.
+    for &id in &ends {
+        vocab.set_kind(id, Kind::Control);
+    }
+    let flag = |name: &str, default| Ok::<_, LoadError>(file.opt_bool(&key(name))?.unwrap_or(default));
+    let adds_bos = flag("add_bos_token", begins || begins_with_bos(file))?;
+    let adds_eos = flag("add_eos_token", false)?;
+    Tokenizer::new(model, vocab, bos, eos, adds_bos, adds_eos, ends)
+}
+
+fn key(name: &str) -> String {
+    format!("tokenizer.ggml.{name}")
+}
+
+fn is_end(text: &[u8]) -> bool {
+    END_TEXTS.iter().any(|end| end.as_bytes() == text)
+}
+
+/// Llama 3's byte-level vocabularies begin with a token even where an old file does not say so.
+fn begins_with_bos(file: &File) -> bool {
+    matches!(file.opt_str(&key("pre")), Ok(Some("llama-bpe" | "llama3" | "llama-v3" | "tekken")))
+}
+
+/// Harmony vocabularies (with `<|return|>` and `<|call|>`) use `<|end|>` between the messages of one turn.
+fn without_inner_end(vocab: &Vocab, ends: &mut Vec<u32>) {
+    let has = |text: &str| ends.iter().any(|&id| vocab.bytes(id) == Some(text.as_bytes()));
+    if has("<|return|>") && has("<|call|>") {
+        ends.retain(|&id| vocab.bytes(id) != Some(b"<|end|>"));
+    }
+}
+
+fn token_id(file: &File, vocab: &Vocab, name: &str) -> Result<Option<u32>, LoadError> {
+    match file.opt_u32(&key(name))? {
+        Some(id) if id as usize >= vocab.len() => {
+            let reason = format!("{} is {id}, but there are {} tokens", key(name), vocab.len());
+            Err(LoadError::Vocabulary { reason })
+        }
+        id => Ok(id),
+    }
+}
+
+fn kinds(file: &File) -> Result<Vec<Kind>, LoadError> {
+    let tokens = file.array(&key("tokens"))?.len();
+    let Some(types) = file.opt_array(&key("token_type"))? else { return Ok(vec![Kind::Normal; tokens]) };
+    if types.len() != tokens {
+        return Err(LoadError::Vocabulary { reason: format!("{} token types for {tokens} tokens", types.len()) });
+    }
+    Ok(types.i32s()?.map(Kind::from_ggml).collect())
+}
+
+fn sentencepiece(file: &File, kinds: &[Kind]) -> Result<(Model, Vocab), LoadError> {
+    let mut vocab = Vocab::with_capacity(kinds.len());
+    for (piece, &kind) in file.array(&key("tokens"))?.strings()?.zip(kinds) {
+        vocab.push_piece(piece, kind);
+    }
+    let scores = file.array(&key("scores"))?.f32s()?.collect();
+    let unknown = token_id(file, &vocab, "unknown_token_id")?;
+    let space_prefix = file.opt_bool(&key("add_space_prefix"))?.unwrap_or(true);
+    let model = SentencePiece::new(&vocab, scores, unknown, space_prefix)?;
+    Ok((Model::SentencePiece(model), vocab))
+}
+
+fn byte_level(file: &File, kinds: &[Kind]) -> Result<(Model, Vocab), LoadError> {
+    let scheme = Scheme::named(file.opt_str(&key("pre"))?.unwrap_or("default"))?;
+    let mut vocab = Vocab::with_capacity(kinds.len());
+    let mut tokens = Vec::with_capacity(kinds.len());
+    for ((id, piece), &kind) in (0..).zip(file.array(&key("tokens"))?.strings()?).zip(kinds) {
+        let piece = utf8(piece, "token", id)?;
+        vocab.push_byte_level(piece, kind);
+        // Text must never merge into a control token, so the model does not know them.
+        if !matches!(kind, Kind::Control | Kind::Unknown) {
+            tokens.push((piece.to_owned(), id));
+        }
+    }
+    let mut merges = Vec::new();
+    for (rank, merge) in (0..).zip(file.array(&key("merges"))?.strings()?) {
+        let merge = utf8(merge, "merge", rank)?;
+        let Some((left, right)) = merge.split_once(' ').filter(|(left, right)| !left.is_empty() && !right.is_empty())
+        else {
+            return Err(LoadError::Vocabulary { reason: format!("merge {rank} is {merge:?}, expected two pieces") });
+        };
+        merges.push((left.to_owned(), right.to_owned()));
+    }
+    Ok((Model::ByteLevel(ByteLevel::new(tokens, merges, scheme)?), vocab))
+}
+
+fn utf8<'a>(bytes: &'a [u8], what: &str, index: u32) -> Result<&'a str, LoadError> {
+    std::str::from_utf8(bytes)
+        .map_err(|error| LoadError::Vocabulary { reason: format!("{what} {index} is not UTF-8: {error}") })
+}

@@ -1,0 +1,141 @@
+//! Finds the fixed strings of a vocabulary (control and user-defined tokens) in text. What lies between them is
+//! text for the model.
+
+use aho_corasick::{AhoCorasick, MatchKind};
+
+use crate::error::LoadError;
+use crate::vocab::{Kind, Vocab};
+
+/// Whether the text of control tokens becomes those tokens.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Special {
+    /// Text stays text, whatever it spells. For anything a user wrote.
+    Plain,
+    /// `<|im_end|>` and the like become control tokens. For text the operator wrote, such as a template.
+    Parse,
+}
+
+/// One stretch of the input.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Part<'t> {
+    Token(u32),
+    /// Never empty.
+    Text(&'t str),
+}
+
+/// Two automata, since user text must not meet the control tokens at all.
+#[derive(Debug)]
+pub(crate) struct Specials {
+    control: Strings,
+    user_defined: Strings,
+}
+
+impl Specials {
+    pub(crate) fn of(vocab: &Vocab) -> Result<Self, LoadError> {
+        let of_kind = |wanted: fn(Kind) -> bool| {
+            Strings::new(vocab.iter().filter(|&(_, text, kind)| wanted(kind) && !text.is_empty()))
+        };
+        Ok(Self {
+            control: of_kind(|kind| matches!(kind, Kind::Control | Kind::Unknown))?,
+            user_defined: of_kind(|kind| kind == Kind::UserDefined)?,
+        })
+    }
+
+    /// The parts of `text` in order.
+    pub(crate) fn split<'t>(&self, text: &'t str, special: Special, part: &mut impl FnMut(Part<'t>)) {
+        match special {
+            Special::Plain => self.user_defined.split(text, part),
+            Special::Parse => self.control.split(text, &mut |outer| match outer {
+                Part::Text(text) => self.user_defined.split(text, part),
+                token => part(token),
+            }),
+        }
+    }
+
+    /// The strings of the control tokens.
+    pub(crate) fn control_texts(&self) -> &[Box<str>] {
+        &self.control.texts
+    }
+}
+
+#[derive(Debug)]
+struct Strings {
+    automaton: Option<AhoCorasick>,
+    ids: Vec<u32>,
+    texts: Vec<Box<str>>,
+}
+
+impl Strings {
+    fn new<'v>(tokens: impl Iterator<Item = (u32, &'v [u8], Kind)>) -> Result<Self, LoadError> {
+        let mut ids = Vec::new();
+        let mut texts = Vec::new();
+        for (id, bytes, _) in tokens {
+            // A token that is not text can never be found in text.
+            let Ok(text) = std::str::from_utf8(bytes) else { continue };
+            ids.push(id);
+            texts.push(text.into());
+        }
+        let automaton = match texts.is_empty() {
+            true => None,
+            false => Some(
+                AhoCorasick::builder()
+                    .match_kind(MatchKind::LeftmostLongest)
+                    .build(texts.iter().map(|text: &Box<str>| text.as_bytes()))
+                    .map_err(|error| LoadError::Vocabulary { reason: format!("special tokens: {error}") })?,
+            ),
+        };
+        Ok(Self { automaton, ids, texts })
+    }
+
+    fn split<'t>(&self, text: &'t str, part: &mut impl FnMut(Part<'t>)) {
+        let mut done = 0;
+        if let Some(automaton) = &self.automaton {
+            for found in automaton.find_iter(text) {
+                if done < found.start() {
+                    part(Part::Text(&text[done..found.start()]));
+                }
+                part(Part::Token(self.ids[found.pattern().as_usize()]));
+                done = found.end();
+            }
+        }
+        if done < text.len() {
+            part(Part::Text(&text[done..]));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parts<'t>(text: &'t str, special: Special) -> Vec<Part<'t>> {
+        let mut vocab = Vocab::default();
+        for (text, kind) in [
+            ("<s>", Kind::Control),
+            ("<s><s>", Kind::Control),
+            ("\n", Kind::UserDefined),
+            ("\n\n", Kind::UserDefined),
+            ("s", Kind::Normal),
+        ] {
+            vocab.push(text.bytes(), kind);
+        }
+        let mut parts = Vec::new();
+        Specials::of(&vocab).unwrap().split(text, special, &mut |part| parts.push(part));
+        parts
+    }
+
+    #[test]
+    fn control_tokens_are_found_only_when_asked_for() {
+        let text = "a<s>\n\n\nb";
+        let plain = [Part::Text("a<s>"), Part::Token(3), Part::Token(2), Part::Text("b")];
+        assert_eq!(parts(text, Special::Plain), plain);
+        let parsed = [Part::Text("a"), Part::Token(0), Part::Token(3), Part::Token(2), Part::Text("b")];
+        assert_eq!(parts(text, Special::Parse), parsed);
+    }
+
+    #[test]
+    fn the_longest_string_wins_and_nothing_is_lost() {
+        assert_eq!(parts("<s><s><s", Special::Parse), [Part::Token(1), Part::Text("<s")]);
+        assert_eq!(parts("", Special::Parse), []);
+    }
+}
