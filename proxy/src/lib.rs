@@ -1,1 +1,3 @@
-//! proxy
+//! The gateway: authenticates, reserves, dispatches, relays, settles.
+
+pub mod quota;

@@ -1,0 +1,223 @@
+//! Exact quotas: reserve before a call, settle after it, over four levels at once. This file is the flow; arithmetic
+//! is in `account`, identity in `chain`, explanations in `refusal`, and the two stores behind `store`.
+//!
+//! The life of a call: [`Quota::chain`] (cached) → [`Quota::reserve`] → [`Reservation::dispatched`] →
+//! [`Reservation::streamed`]* → [`Reservation::settle`]. A reservation dropped before dispatch is refunded in full;
+//! dropped after it, it is charged prompt plus what was streamed, marked estimated.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use tokio::task::JoinHandle;
+
+pub mod account;
+pub mod audit;
+pub mod calendar;
+pub mod chain;
+mod codec;
+mod keeper;
+pub mod lease;
+pub mod ledger;
+pub mod memory;
+pub mod rate;
+mod reclaim;
+pub mod redis;
+mod refusal;
+mod reservation;
+mod rule;
+mod settler;
+pub mod stats;
+pub mod store;
+
+pub use calendar::CalendarPeriod;
+pub use chain::Chain;
+pub use lease::{LeaseId, OnExpiry};
+pub use memory::Clock;
+pub use rate::{Rate, RateHeaders};
+pub use redis::RedisOptions;
+pub use refusal::{Refusal, Refused};
+pub use reservation::{Outcome, Reservation};
+pub use rule::{Ceilings, Demand, Level, Limit, MAX_AMOUNT, Pattern, Price, Rule, Subject, Unit, Window};
+pub use stats::{Snapshot, Stats};
+pub use store::{Store, StoreError};
+
+use account::Amounts;
+use keeper::Registry;
+use reservation::Pending;
+use settler::Settler;
+use stats::Operation;
+use store::{Answer, Ask, Status};
+
+/// More chains than any set of configured keys and models needs; above it the cache starts anew.
+const MAX_CHAINS: usize = 100_000;
+
+#[derive(Clone, Copy, Debug)]
+pub struct Options {
+    /// How long a dispatched lease lives without being renewed; renewal is at a third of it.
+    pub lease_ttl: Duration,
+    /// What happens to a dispatched lease whose gateway died.
+    pub on_expiry: OnExpiry,
+    /// How long a lease lives before dispatch; its expiry refunds in full, whatever `on_expiry`.
+    pub undispatched_ttl: Duration,
+    /// Calls that may be reserved and not yet settled; more are `Overloaded`.
+    pub capacity: usize,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            lease_ttl: Duration::from_secs(60),
+            on_expiry: OnExpiry::Charge,
+            undispatched_ttl: Duration::from_secs(5),
+            capacity: 20_000,
+        }
+    }
+}
+
+/// What the request path and the background tasks share.
+#[derive(Debug)]
+struct Shared {
+    store: Store,
+    options: Options,
+    stats: Stats,
+    live: Registry,
+}
+
+#[derive(Debug)]
+pub struct Quota {
+    shared: Arc<Shared>,
+    rules: Vec<Rule>,
+    chains: Mutex<HashMap<ChainName, Arc<Chain>>>,
+    settler: Settler,
+    tasks: Vec<JoinHandle<()>>,
+}
+
+type ChainName = (Subject, Vec<String>);
+
+impl Quota {
+    /// Starts the settler, the keeper and the reclaimer: call it inside a tokio runtime.
+    pub fn new(rules: Vec<Rule>, store: Store, options: Options) -> Arc<Self> {
+        let shared = Arc::new(Shared { store, options, stats: Stats::default(), live: Registry::default() });
+        let settler = Settler::start(shared.clone());
+        let tasks = vec![keeper::start(shared.clone()), reclaim::start(shared.clone())];
+        Arc::new(Self { shared, rules, chains: Mutex::default(), settler, tasks })
+    }
+
+    /// Every account and limit that this subject must pass for a model known by these names (resolved name, alias).
+    pub fn chain(&self, subject: &Subject, models: &[&str]) -> Arc<Chain> {
+        let name = (subject.clone(), models.iter().map(|&model| model.to_owned()).collect());
+        let mut chains = self.chains.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(chain) = chains.get(&name) {
+            return chain.clone();
+        }
+        if chains.len() >= MAX_CHAINS {
+            chains.clear();
+        }
+        let chain = Arc::new(Chain::resolve(&self.rules, subject, models));
+        self.shared.live.saw(&chain);
+        chains.insert(name, chain.clone());
+        chain
+    }
+
+    /// Holds `demand` at every level, or nothing at any. Cancel-safe: a future dropped half way cancels its hold.
+    pub async fn reserve(&self, chain: &Arc<Chain>, demand: Demand) -> Result<Reservation, Refused> {
+        let need = Amounts::held(demand.input, demand.output, demand.nano_usd());
+        if let Some(refusal) = refusal::before_store(chain, &demand, &need) {
+            return Err(self.shared.refused(refusal));
+        }
+        let id = LeaseId::random();
+        let permit = self.settler.permit().ok_or(Refused::Overloaded)?;
+        let mut pending = Pending::new(self.shared.clone(), chain.clone(), id, permit);
+        if chain.is_free() {
+            return Ok(pending.held(demand, RateHeaders::default()));
+        }
+        let ask = Ask { id, need, hold: self.shared.hold() };
+        match self.shared.ask(chain, &ask).await {
+            Ok(answer) => match self.shared.judged(chain, &need, &answer) {
+                Ok(rate) => Ok(pending.held(demand, rate)),
+                Err(refused) => {
+                    pending.nothing_held();
+                    Err(refused)
+                }
+            },
+            Err(error) => {
+                if error.is_unsent() {
+                    pending.nothing_held();
+                }
+                Err(Refused::Store(error))
+            }
+        }
+    }
+
+    /// Why the gateway should not be sent traffic, if so.
+    pub fn ready(&self) -> Result<(), StoreError> {
+        match &self.shared.store {
+            Store::Memory(_) => Ok(()),
+            Store::Redis(store) => store.health(),
+        }
+    }
+
+    pub fn stats(&self) -> Snapshot {
+        self.shared.stats.snapshot()
+    }
+
+    /// Waits until every reservation has resolved and every settlement is with the store, or until the deadline.
+    /// False when something is left; its leases expire in the store.
+    pub async fn drain(&self, deadline: Duration) -> bool {
+        let idle = async {
+            while !(self.settler.is_idle() && self.shared.stats.live_leases() == 0) {
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+        };
+        tokio::time::timeout(deadline, idle).await.is_ok()
+    }
+
+    pub fn store(&self) -> &Store {
+        &self.shared.store
+    }
+}
+
+impl Drop for Quota {
+    fn drop(&mut self) {
+        for task in &self.tasks {
+            task.abort();
+        }
+    }
+}
+
+impl Shared {
+    /// How long a hold lasts before dispatch. The embedded store's cannot outlive their holder: they have no deadline.
+    fn hold(&self) -> Duration {
+        if self.store.is_shared() { self.options.undispatched_ttl } else { Duration::MAX }
+    }
+
+    /// One reserve; a second one only if the first was refused while dead leases could be reclaimed.
+    async fn ask(&self, chain: &Arc<Chain>, ask: &Ask) -> Result<Answer, StoreError> {
+        let answer = self.stats.timed(Operation::Reserve, self.store.reserve(chain, ask)).await?;
+        if !(answer.due && reclaim::now(self, &chain.tag).await) {
+            return Ok(answer);
+        }
+        self.stats.timed(Operation::Reserve, self.store.reserve(chain, ask)).await
+    }
+
+    /// What an answer means for the client: its rate headers, or the refusal that explains itself.
+    fn judged(&self, chain: &Chain, need: &Amounts, answer: &Answer) -> Result<RateHeaders, Refused> {
+        let rate = RateHeaders::of(chain, &chain.calendars(answer.now_us), &answer.levels, answer.now_us);
+        chain.remember_rate(rate);
+        match answer.status {
+            Status::Done => Ok(rate),
+            Status::Full => {
+                let unexplained = || StoreError::Unreadable("a refusal that no limit explains".to_owned());
+                let refusal = refusal::judge(chain, need, &answer.levels, answer.now_us, rate);
+                Err(refusal.map_or_else(|| Refused::Store(unexplained()), |refusal| self.refused(refusal)))
+            }
+            other => Err(Refused::Store(StoreError::Unreadable(format!("status {other:?}")))),
+        }
+    }
+
+    fn refused(&self, refusal: Refusal) -> Refused {
+        self.stats.refused(refusal.level, &refusal.limit);
+        Refused::Limit(Box::new(refusal))
+    }
+}

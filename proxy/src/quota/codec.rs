@@ -1,0 +1,249 @@
+//! The packed, versioned strings that live in Redis, shared with `lua/common.lua`: little-endian, doubles for every
+//! number, byte 1 of an account is its version. The scripts write them; here they are read (audit, reclaim) and the
+//! static part, a chain's terms, is written.
+
+use sha2::{Digest, Sha256};
+
+use super::account::{Amounts, Kind, LimitId, Slot, Totals};
+use super::calendar::Windows;
+use super::chain::Chain;
+use super::lease::Hold;
+use super::rule::Unit;
+use super::store::{Answer, Status, StoreError};
+
+const ACCOUNT_VERSION: u8 = 1;
+
+/// An account as it lies in the store.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct PackedAccount {
+    pub totals: Totals,
+    pub slots: Vec<(LimitId, Slot)>,
+}
+
+/// A lease as it lies in the store.
+#[derive(Clone, Debug, PartialEq)]
+pub struct PackedLease {
+    pub expired: bool,
+    pub hold: Hold,
+    pub mark: [u8; 8],
+    /// What each limit is, with the index of its account.
+    pub limits: Vec<(usize, LimitId, Unit)>,
+    /// Account keys, in chain order.
+    pub keys: Vec<String>,
+}
+
+/// Counts of limits, accounts and calendars, a mark that names the accounts, `keep` per account, then per limit its
+/// account (from 1), kind, unit, id, cap and rate; the account keys follow, which the scripts never read.
+pub fn pack_terms(chain: &Chain) -> Vec<u8> {
+    let keys: Vec<&str> = chain.accounts.iter().map(|account| account.key.as_str()).collect();
+    let keys = keys.join("\n");
+    let calendars = chain.limits.iter().filter(|entry| entry.terms.kind == Kind::Calendar).count();
+    let mut out = Vec::with_capacity(12 + chain.accounts.len() * 8 + chain.limits.len() * 27 + keys.len());
+    out.extend((chain.limits.len() as u16).to_le_bytes());
+    out.push(chain.accounts.len() as u8);
+    out.push(calendars as u8);
+    let limits: Vec<u8> = chain.limits.iter().flat_map(|entry| entry.terms.id).collect();
+    let mark = Sha256::new().chain_update(&keys).chain_update([0]).chain_update(&limits).finalize();
+    out.extend(&mark[..8]);
+    for account in &chain.accounts {
+        out.extend(account.keep_us.to_le_bytes());
+    }
+    for entry in &chain.limits {
+        let terms = &entry.terms;
+        out.extend([entry.account as u8 + 1, kind_code(terms.kind), unit_code(terms.unit)]);
+        out.extend(terms.id);
+        out.extend(terms.cap.to_le_bytes());
+        out.extend(terms.rate.to_le_bytes());
+    }
+    out.extend(keys.as_bytes());
+    out
+}
+
+/// The mark inside packed terms: two chains with the same mark have the same accounts and limits.
+pub fn mark(terms: &[u8]) -> &[u8] {
+    terms.get(4..12).unwrap_or_default()
+}
+
+pub fn pack_windows(windows: &[Windows]) -> Vec<u8> {
+    windows.iter().flat_map(|window| pack_numbers(&window.0)).collect()
+}
+
+pub fn pack_numbers(numbers: &[f64]) -> Vec<u8> {
+    numbers.iter().flat_map(|number| number.to_le_bytes()).collect()
+}
+
+/// Status, due, clock, levels; a `Moved` answer carries a lease record instead of levels.
+pub fn read_answer(bytes: &[u8]) -> Result<Answer, StoreError> {
+    let mut reader = Reader(bytes);
+    let status = match reader.byte()? {
+        0 => Status::Done,
+        1 => Status::Full,
+        2 => Status::Absent,
+        3 => Status::Buried,
+        4 => Status::Late,
+        5 => Status::NotDue,
+        6 => Status::Stale,
+        7 => Status::Moved,
+        other => return Err(unreadable(&format!("status {other}"))),
+    };
+    let due = reader.byte()? == 1;
+    let now_us = reader.number()?;
+    let levels = if status == Status::Moved { Vec::new() } else { reader.numbers(reader.0.len() / 8)? };
+    Ok(Answer { status, now_us, due, levels })
+}
+
+/// The lease record behind a `Moved` answer.
+pub fn moved_record(bytes: &[u8]) -> &[u8] {
+    bytes.get(10..).unwrap_or_default()
+}
+
+pub fn read_account(bytes: &[u8]) -> Result<PackedAccount, StoreError> {
+    let mut reader = Reader(bytes);
+    match reader.byte()? {
+        ACCOUNT_VERSION => {}
+        other => return Err(unreadable(&format!("account version {other}"))),
+    }
+    let _keep_until = reader.number()?;
+    let totals = Totals {
+        reserved: reader.number()?,
+        settled: reader.number()?,
+        refunded: reader.number()?,
+        expired: reader.number()?,
+    };
+    let mut slots = Vec::new();
+    while !reader.0.is_empty() {
+        slots.push((reader.id()?, Slot { level: reader.number()?, at: reader.number()? }));
+    }
+    Ok(PackedAccount { totals, slots })
+}
+
+/// `None` for the tombstone of a cancelled reserve, which holds nothing.
+pub fn read_lease(bytes: &[u8]) -> Result<Option<PackedLease>, StoreError> {
+    let mut reader = Reader(bytes);
+    let expired = match reader.byte()? {
+        b'L' => false,
+        b'E' => true,
+        b'X' => return Ok(None),
+        other => return Err(unreadable(&format!("lease state {other}"))),
+    };
+    let dispatched = reader.byte()? == 1;
+    let calendars = usize::from(reader.byte()?);
+    let deadline = reader.number()?;
+    let (input, output, nano_usd) = (reader.number()?, reader.number()?, reader.number()?);
+    let held = Amounts { requests: 1.0, input, output, nano_usd, concurrency: 1.0 };
+    let (requests, input, output, nano_usd) = (reader.number()?, reader.number()?, reader.number()?, reader.number()?);
+    let checkpoint = Amounts { requests, input, output, nano_usd, concurrency: 0.0 };
+    let epochs = reader.numbers(calendars)?;
+    let hold = Hold { dispatched, deadline, held, checkpoint, epochs };
+    let (mark, limits, keys) = read_terms(&mut reader)?;
+    Ok(Some(PackedLease { expired, hold, mark, limits, keys }))
+}
+
+type Terms = ([u8; 8], Vec<(usize, LimitId, Unit)>, Vec<String>);
+
+fn read_terms(reader: &mut Reader<'_>) -> Result<Terms, StoreError> {
+    let count = usize::from(u16::from_le_bytes([reader.byte()?, reader.byte()?]));
+    let accounts = usize::from(reader.byte()?);
+    let _calendars = reader.byte()?;
+    let mark = reader.id()?;
+    reader.numbers(accounts)?;
+    let mut limits = Vec::new();
+    for _ in 0..count {
+        let account = usize::from(reader.byte()?);
+        let _kind = reader.byte()?;
+        let unit = unit_of(reader.byte()?)?;
+        let id = reader.id()?;
+        reader.numbers(2)?;
+        if account == 0 || account > accounts {
+            return Err(unreadable("a limit of no account"));
+        }
+        limits.push((account - 1, id, unit));
+    }
+    let keys = std::str::from_utf8(reader.0).map_err(|_| unreadable("account keys"))?;
+    let keys: Vec<String> = keys.lines().map(str::to_owned).collect();
+    if keys.len() != accounts {
+        return Err(unreadable("as many account keys as accounts"));
+    }
+    Ok((mark, limits, keys))
+}
+
+fn kind_code(kind: Kind) -> u8 {
+    match kind {
+        Kind::Bucket => 0,
+        Kind::Calendar => 1,
+        Kind::Lifetime => 2,
+        Kind::Held => 3,
+    }
+}
+
+const UNITS: [Unit; 6] =
+    [Unit::Requests, Unit::Tokens, Unit::InputTokens, Unit::OutputTokens, Unit::NanoUsd, Unit::Concurrency];
+
+fn unit_code(unit: Unit) -> u8 {
+    unit as u8
+}
+
+fn unit_of(code: u8) -> Result<Unit, StoreError> {
+    UNITS.get(usize::from(code)).copied().ok_or_else(|| unreadable(&format!("unit {code}")))
+}
+
+fn unreadable(what: &str) -> StoreError {
+    StoreError::Unreadable(what.to_owned())
+}
+
+/// What is left to read.
+struct Reader<'a>(&'a [u8]);
+
+impl Reader<'_> {
+    fn take<const N: usize>(&mut self) -> Result<[u8; N], StoreError> {
+        let (head, rest) = self.0.split_first_chunk::<N>().ok_or_else(|| unreadable("a truncated record"))?;
+        self.0 = rest;
+        Ok(*head)
+    }
+
+    fn byte(&mut self) -> Result<u8, StoreError> {
+        Ok(self.take::<1>()?[0])
+    }
+
+    fn id(&mut self) -> Result<LimitId, StoreError> {
+        self.take::<8>()
+    }
+
+    fn number(&mut self) -> Result<f64, StoreError> {
+        Ok(f64::from_le_bytes(self.take::<8>()?))
+    }
+
+    fn numbers(&mut self, count: usize) -> Result<Vec<f64>, StoreError> {
+        (0..count).map(|_| self.number()).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn units_keep_their_codes() {
+        for (code, unit) in UNITS.iter().enumerate() {
+            assert_eq!(usize::from(unit_code(*unit)), code);
+        }
+    }
+
+    #[test]
+    fn no_prefix_of_a_record_is_read_as_a_whole() {
+        let mut lease = vec![b'L', 1, 0];
+        lease.extend(pack_numbers(&[1.0; 8]));
+        lease.extend([0, 0, 1, 0]);
+        lease.extend([7; 8]);
+        lease.extend(pack_numbers(&[0.0]));
+        lease.extend(b"ps1:{o}:a:o00");
+        assert!(read_lease(&lease).unwrap().is_some_and(|lease| lease.keys == ["ps1:{o}:a:o00"]));
+        for cut in 0..lease.len() - 13 {
+            assert!(read_lease(&lease[..cut]).is_err(), "{cut}");
+        }
+        let account = [vec![1], pack_numbers(&[0.0; 5]), vec![9; 8], pack_numbers(&[5.0, 6.0])].concat();
+        assert_eq!(read_account(&account).unwrap().slots, [([9; 8], Slot { level: 5.0, at: 6.0 })]);
+        assert!(read_account(&account[..account.len() - 1]).is_err());
+        assert!(read_account(&[2]).is_err(), "another version is not guessed at");
+    }
+}

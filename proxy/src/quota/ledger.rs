@@ -1,0 +1,304 @@
+//! All accounts and leases as one plain value: pure, synchronous, time is an argument. The memory store is this behind
+//! a mutex, and the Lua scripts are checked against it with random histories.
+
+use std::collections::HashMap;
+use std::hash::{BuildHasherDefault, Hasher};
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::account::{Amounts, Ending, Kind, LimitId, Slot, Totals};
+use super::chain::{Chain, Places};
+use super::lease::{Hold, LeaseId, OnExpiry};
+use super::store::{Answer, Ask, Reclaimed, Renewal, Status};
+
+/// How long a cancelled id stays forbidden, and how long an expired lease may still be corrected.
+pub(super) const CANCELLED_FOR: Duration = Duration::from_secs(120);
+pub(super) const EXPIRED_FOR: Duration = Duration::from_secs(3600);
+
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Account {
+    pub totals: Totals,
+    pub slots: Vec<(LimitId, Slot)>,
+}
+
+#[derive(Debug)]
+enum Entry {
+    Live { chain: Arc<Chain>, hold: Hold },
+    Expired { chain: Arc<Chain>, hold: Hold, until: f64 },
+    Cancelled { until: f64 },
+}
+
+#[derive(Debug, Default)]
+pub struct Ledger {
+    accounts: Vec<Account>,
+    index: HashMap<String, usize>,
+    leases: HashMap<LeaseId, Entry, BuildHasherDefault<IdHasher>>,
+    /// No live lease is due before this; it may be earlier than the first deadline, never later.
+    next_due: f64,
+}
+
+impl Ledger {
+    /// Finds or makes the accounts of a chain; done once per chain, so that a call needs no hashing.
+    pub fn place(&mut self, chain: &Chain) -> Places {
+        let accounts: Vec<usize> = chain.accounts.iter().map(|account| self.account(&account.key)).collect();
+        let place = |entry: &super::chain::ChainLimit| {
+            let slots = &mut self.accounts[accounts[entry.account]].slots;
+            slots.iter().position(|(id, _)| *id == entry.terms.id).unwrap_or_else(|| {
+                slots.push((entry.terms.id, Slot::default()));
+                slots.len() - 1
+            })
+        };
+        let slots = chain.limits.iter().map(place).collect();
+        Places { accounts, slots }
+    }
+
+    fn account(&mut self, key: &str) -> usize {
+        if let Some(&at) = self.index.get(key) {
+            return at;
+        }
+        self.accounts.push(Account::default());
+        self.index.insert(key.to_owned(), self.accounts.len() - 1);
+        self.accounts.len() - 1
+    }
+
+    pub fn accounts(&self) -> impl Iterator<Item = (&str, &Account)> {
+        self.index.iter().map(|(key, &at)| (key.as_str(), &self.accounts[at]))
+    }
+
+    /// Live leases with the keys of their accounts.
+    pub fn live(&self) -> impl Iterator<Item = (LeaseId, &Arc<Chain>, &Hold)> {
+        self.leases.iter().filter_map(|(id, entry)| match entry {
+            Entry::Live { chain, hold } => Some((*id, chain, hold)),
+            Entry::Expired { .. } | Entry::Cancelled { .. } => None,
+        })
+    }
+
+    /// Expired leases that one late settle may still correct.
+    pub fn expired(&self) -> usize {
+        self.leases.values().filter(|entry| matches!(entry, Entry::Expired { .. })).count()
+    }
+
+    pub fn reserve(&mut self, chain: &Arc<Chain>, ask: &Ask, now: f64) -> Answer {
+        let starts = starts(chain, now);
+        match self.leases.get(&ask.id) {
+            Some(Entry::Live { .. }) => return self.answer(Status::Done, chain, &starts, now),
+            Some(_) => return Answer { status: Status::Buried, now_us: now, due: false, levels: Vec::new() },
+            None => {}
+        }
+        if !self.fits(chain, &ask.need, &starts, now) {
+            return self.answer(Status::Full, chain, &starts, now);
+        }
+        self.hold(chain, ask, &starts, now);
+        self.answer(Status::Done, chain, &starts, now)
+    }
+
+    pub fn amend(&mut self, chain: &Arc<Chain>, ask: &Ask, now: f64) -> Answer {
+        let starts = starts(chain, now);
+        let Some((old, hold)) = self.take_live(ask.id) else {
+            return Answer { status: Status::Absent, now_us: now, due: false, levels: Vec::new() };
+        };
+        // Undone by value if the new hold does not fit: a refund that a floor cuts cannot be undone by arithmetic.
+        let places = self.places(&old);
+        let before: Vec<Account> = places.accounts.iter().map(|&at| self.accounts[at].clone()).collect();
+        self.resolve(&old, &hold, &hold.held, &Amounts::default(), Ending::Settle, now);
+        if self.fits(chain, &ask.need, &starts, now) {
+            self.hold(chain, ask, &starts, now);
+            return self.answer(Status::Done, chain, &starts, now);
+        }
+        let refused = self.answer(Status::Full, chain, &starts, now);
+        for (&at, account) in places.accounts.iter().zip(before) {
+            self.accounts[at] = account;
+        }
+        self.leases.insert(ask.id, Entry::Live { chain: old, hold });
+        refused
+    }
+
+    pub fn renew(&mut self, chain: &Arc<Chain>, renewal: &Renewal, now: f64) -> Answer {
+        let deadline = now + micros(renewal.ttl);
+        let status = match self.leases.get_mut(&renewal.id) {
+            Some(Entry::Live { hold, .. }) => {
+                hold.deadline = deadline;
+                hold.dispatched = renewal.dispatched;
+                hold.checkpoint = renewal.checkpoint;
+                self.next_due = self.next_due.min(deadline);
+                Status::Done
+            }
+            Some(_) => Status::Buried,
+            None if renewal.reassert => {
+                let ask = Ask { id: renewal.id, need: renewal.held, hold: renewal.ttl };
+                self.hold(chain, &ask, &starts(chain, now), now);
+                if let Some(Entry::Live { hold, .. }) = self.leases.get_mut(&renewal.id) {
+                    hold.dispatched = renewal.dispatched;
+                    hold.checkpoint = renewal.checkpoint;
+                }
+                Status::Done
+            }
+            None => Status::Absent,
+        };
+        Answer { status, now_us: now, due: false, levels: Vec::new() }
+    }
+
+    pub fn settle(&mut self, id: LeaseId, actual: &Amounts, now: f64) -> Answer {
+        let status = match self.leases.remove(&id) {
+            Some(Entry::Live { chain, hold }) => {
+                self.resolve(&chain, &hold, &hold.held, actual, Ending::Settle, now);
+                Status::Done
+            }
+            Some(Entry::Expired { chain, hold, .. }) => {
+                self.resolve(&chain, &hold, &hold.checkpoint, actual, Ending::Late, now);
+                Status::Late
+            }
+            Some(cancelled @ Entry::Cancelled { .. }) => {
+                self.leases.insert(id, cancelled);
+                Status::Buried
+            }
+            None => Status::Absent,
+        };
+        Answer { status, now_us: now, due: false, levels: Vec::new() }
+    }
+
+    pub fn cancel(&mut self, id: LeaseId, now: f64) -> Answer {
+        if let Some((chain, hold)) = self.take_live(id) {
+            self.resolve(&chain, &hold, &hold.held, &Amounts::default(), Ending::Settle, now);
+        }
+        let until = now + micros(CANCELLED_FOR);
+        self.leases.entry(id).or_insert(Entry::Cancelled { until });
+        Answer { status: Status::Done, now_us: now, due: false, levels: Vec::new() }
+    }
+
+    /// Resolves one lease past its deadline and buries it, so that one late settle can still correct the charge.
+    pub fn expire(&mut self, id: LeaseId, policy: OnExpiry, now: f64) -> (Status, Reclaimed) {
+        let due = matches!(self.leases.get(&id), Some(Entry::Live { hold, .. }) if hold.deadline <= now);
+        let Some((chain, mut hold)) = due.then(|| self.take_live(id)).flatten() else {
+            let live = matches!(self.leases.get(&id), Some(Entry::Live { .. }));
+            return (if live { Status::NotDue } else { Status::Absent }, Reclaimed::default());
+        };
+        let charge = hold.charge_at_expiry(policy);
+        self.resolve(&chain, &hold, &hold.held, &charge, Ending::Expire, now);
+        let done = Reclaimed { leases: 1, tokens: hold.held.tokens(), charged: charge.tokens() };
+        hold.checkpoint = charge;
+        self.leases.insert(id, Entry::Expired { chain, hold, until: now + micros(EXPIRED_FOR) });
+        (Status::Done, done)
+    }
+
+    /// Expires everything that is due and forgets old tombstones. Cheap when nothing can be due yet: healthy leases
+    /// are renewed long before their deadline, so the walk over all leases is rare.
+    pub fn reclaim(&mut self, policy: OnExpiry, now: f64) -> Reclaimed {
+        if now < self.next_due {
+            return Reclaimed::default();
+        }
+        self.leases.retain(|_, entry| match entry {
+            Entry::Live { .. } => true,
+            Entry::Expired { until, .. } | Entry::Cancelled { until } => now < *until,
+        });
+        let due: Vec<LeaseId> = self.live().filter(|(_, _, hold)| hold.deadline <= now).map(|(id, ..)| id).collect();
+        let mut total = Reclaimed::default();
+        for id in due {
+            let (_, one) = self.expire(id, policy, now);
+            total.leases += one.leases;
+            total.tokens += one.tokens;
+            total.charged += one.charged;
+        }
+        self.next_due = self.live().map(|(_, _, hold)| hold.deadline).fold(f64::INFINITY, f64::min);
+        total
+    }
+
+    fn take_live(&mut self, id: LeaseId) -> Option<(Arc<Chain>, Hold)> {
+        match self.leases.remove(&id)? {
+            Entry::Live { chain, hold } => Some((chain, hold)),
+            other => {
+                self.leases.insert(id, other);
+                None
+            }
+        }
+    }
+
+    fn places<'c>(&mut self, chain: &'c Chain) -> &'c Places {
+        chain.places.get_or_init(|| self.place(chain))
+    }
+
+    fn fits(&mut self, chain: &Chain, need: &Amounts, starts: &[f64], now: f64) -> bool {
+        let places = self.places(chain);
+        chain.limits.iter().enumerate().all(|(at, entry)| {
+            let slot = self.accounts[places.accounts[entry.account]].slots[places.slots[at]].1;
+            slot.advanced(&entry.terms, now, starts[at]).fits(&entry.terms, need.of(entry.terms.unit))
+        })
+    }
+
+    fn hold(&mut self, chain: &Arc<Chain>, ask: &Ask, starts: &[f64], now: f64) {
+        let places = self.places(chain);
+        let mut epochs = Vec::new();
+        for (at, entry) in chain.limits.iter().enumerate() {
+            let slot = &mut self.accounts[places.accounts[entry.account]].slots[places.slots[at]].1;
+            let here = slot.advanced(&entry.terms, now, starts[at]);
+            *slot = Slot { level: here.level + ask.need.of(entry.terms.unit), at: here.at };
+            if entry.terms.kind == Kind::Calendar {
+                epochs.push(slot.at);
+            }
+        }
+        for &at in &places.accounts {
+            self.accounts[at].totals.reserve(ask.need.tokens());
+        }
+        let deadline = now + micros(ask.hold);
+        self.next_due = self.next_due.min(deadline);
+        let hold = Hold { dispatched: false, deadline, held: ask.need, checkpoint: Amounts::default(), epochs };
+        self.leases.insert(ask.id, Entry::Live { chain: chain.clone(), hold });
+    }
+
+    fn resolve(&mut self, chain: &Chain, hold: &Hold, held: &Amounts, actual: &Amounts, ending: Ending, now: f64) {
+        let places = self.places(chain);
+        let starts = starts(chain, now);
+        let mut epochs = hold.epochs.iter();
+        for (at, entry) in chain.limits.iter().enumerate() {
+            let epoch = if entry.terms.kind == Kind::Calendar { epochs.next().copied().unwrap_or(0.0) } else { 0.0 };
+            let slot = &mut self.accounts[places.accounts[entry.account]].slots[places.slots[at]].1;
+            let (held, actual) = (held.of(entry.terms.unit), actual.of(entry.terms.unit));
+            *slot = slot.resolved(&entry.terms, held, actual, epoch, now, starts[at]);
+        }
+        for &at in &places.accounts {
+            self.accounts[at].totals.resolve(ending, held.tokens(), actual.tokens());
+        }
+    }
+
+    fn answer(&mut self, status: Status, chain: &Chain, starts: &[f64], now: f64) -> Answer {
+        let places = self.places(chain);
+        let level = |(at, entry): (usize, &super::chain::ChainLimit)| {
+            let slot = self.accounts[places.accounts[entry.account]].slots[places.slots[at]].1;
+            slot.advanced(&entry.terms, now, starts[at]).level
+        };
+        let levels = chain.limits.iter().enumerate().map(level).collect();
+        let due = status == Status::Full && self.next_due <= now;
+        Answer { status, now_us: now, due, levels }
+    }
+}
+
+fn starts(chain: &Chain, now: f64) -> Vec<f64> {
+    // Freshly computed windows always cover the instant they were computed for.
+    chain.calendars(now).starts(chain, now).unwrap_or_else(|| vec![0.0; chain.limits.len()])
+}
+
+fn micros(duration: Duration) -> f64 {
+    duration.as_micros() as f64
+}
+
+/// Lease ids are random already.
+#[derive(Default)]
+pub struct IdHasher(u64);
+
+impl Hasher for IdHasher {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        for chunk in bytes.chunks(8) {
+            let mut word = [0u8; 8];
+            word[..chunk.len()].copy_from_slice(chunk);
+            self.0 ^= u64::from_le_bytes(word);
+        }
+    }
+
+    fn write_u128(&mut self, id: u128) {
+        self.0 = id as u64;
+    }
+}

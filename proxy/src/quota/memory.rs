@@ -1,0 +1,76 @@
+//! The embedded store: the pure ledger behind one mutex. For one process; a lease here cannot outlive its holder.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use super::account::Amounts;
+use super::chain::Chain;
+use super::lease::{LeaseId, OnExpiry};
+use super::ledger::Ledger;
+use super::store::{Answer, Ask, Reclaimed, Renewal};
+
+/// Where "now" comes from: the wall clock, or a number that a test moves.
+#[derive(Clone, Debug, Default)]
+pub enum Clock {
+    #[default]
+    Wall,
+    /// Microseconds since the Unix epoch.
+    Manual(Arc<AtomicU64>),
+}
+
+impl Clock {
+    pub fn now_us(&self) -> f64 {
+        match self {
+            #[expect(clippy::disallowed_methods, reason = "the clock of the embedded store, as TIME is that of Redis")]
+            Self::Wall => SystemTime::now().duration_since(UNIX_EPOCH).map_or(0.0, |since| since.as_micros() as f64),
+            Self::Manual(us) => us.load(Ordering::Relaxed) as f64,
+        }
+    }
+}
+
+#[derive(Debug, Default)]
+pub struct MemoryStore {
+    ledger: Mutex<Ledger>,
+    clock: Clock,
+}
+
+impl MemoryStore {
+    pub fn new(clock: Clock) -> Self {
+        Self { ledger: Mutex::default(), clock }
+    }
+
+    /// The whole ledger, for audits.
+    pub fn ledger(&self) -> MutexGuard<'_, Ledger> {
+        self.ledger.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub fn now_us(&self) -> f64 {
+        self.clock.now_us()
+    }
+
+    pub fn reserve(&self, chain: &Arc<Chain>, ask: &Ask) -> Answer {
+        let mut ledger = self.ledger();
+        ledger.reserve(chain, ask, self.clock.now_us())
+    }
+
+    pub fn amend(&self, chain: &Arc<Chain>, ask: &Ask) -> Answer {
+        self.ledger().amend(chain, ask, self.clock.now_us())
+    }
+
+    pub fn renew(&self, chain: &Arc<Chain>, renewal: &Renewal) -> Answer {
+        self.ledger().renew(chain, renewal, self.clock.now_us())
+    }
+
+    pub fn settle(&self, id: LeaseId, actual: &Amounts) -> Answer {
+        self.ledger().settle(id, actual, self.clock.now_us())
+    }
+
+    pub fn cancel(&self, id: LeaseId) -> Answer {
+        self.ledger().cancel(id, self.clock.now_us())
+    }
+
+    pub fn reclaim(&self, policy: OnExpiry) -> Reclaimed {
+        self.ledger().reclaim(policy, self.clock.now_us())
+    }
+}

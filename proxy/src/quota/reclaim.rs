@@ -1,0 +1,57 @@
+//! Resolves the leases of dead gateways. Every gateway does it, for the orgs it has seen; a short lock in the store
+//! keeps them from doing it all at once.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use rand::Rng;
+use tokio::task::JoinHandle;
+
+use super::Shared;
+use super::stats::Operation;
+
+pub(super) fn start(shared: Arc<Shared>) -> JoinHandle<()> {
+    tokio::spawn(async move {
+        loop {
+            tokio::time::sleep(pause(shared.options.lease_ttl)).await;
+            if let Err(error) = shared.store.note_orgs(&shared.live.tags()).await {
+                tracing::debug!(%error, "orgs not noted for reclaim");
+            }
+            for tag in shared.live.tags() {
+                let quiet = shared.options.lease_ttl / 8;
+                if shared.store.may_sweep(&tag, quiet).await.unwrap_or(false) {
+                    now(&shared, &tag).await;
+                }
+            }
+            walk(&shared).await;
+        }
+    })
+}
+
+/// A quarter of the lease time, give or take a quarter of that, so that gateways drift apart.
+fn pause(ttl: Duration) -> Duration {
+    (ttl / 4).mul_f64(rand::rng().random_range(0.75..1.25))
+}
+
+/// One page per pass of the orgs that any gateway ever used, for those that nobody uses any more.
+async fn walk(shared: &Shared) {
+    let orgs = shared.store.some_orgs().await.unwrap_or_default();
+    for tag in orgs {
+        now(shared, &tag).await;
+    }
+}
+
+/// True if something was reclaimed.
+pub(super) async fn now(shared: &Shared, tag: &str) -> bool {
+    let reclaim = shared.store.reclaim(tag, shared.options.on_expiry);
+    match shared.stats.timed(Operation::Reclaim, reclaim).await {
+        Ok(done) => {
+            shared.stats.reclaimed(&done);
+            done.leases > 0
+        }
+        Err(error) => {
+            tracing::debug!(%error, org = tag, "reclaim failed; the next pass tries again");
+            false
+        }
+    }
+}

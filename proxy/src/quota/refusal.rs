@@ -1,0 +1,200 @@
+//! Why a call was not admitted, and when it would be. One implementation for both stores: they answer with the levels
+//! of all limits in one atomic snapshot, and this works out what binds.
+
+use std::fmt;
+use std::time::Duration;
+
+use super::account::{Amounts, Kind, Terms};
+use super::calendar;
+use super::chain::{Chain, ChainLimit};
+use super::rate::{self, RateHeaders};
+use super::rule::{Demand, Level, Unit, Window};
+use super::store::StoreError;
+
+/// A running call ends at an unknown time: a guess, marked as one.
+const CONCURRENCY_RETRY: Duration = Duration::from_secs(1);
+
+#[derive(Clone, Debug)]
+pub enum Refused {
+    /// 429.
+    Limit(Box<Refusal>),
+    /// 503: the store does not answer, and the policy is `closed`.
+    Store(StoreError),
+    /// 503: too many calls have yet to be settled.
+    Overloaded,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub struct Refusal {
+    pub level: Level,
+    /// The subject's path at that level.
+    pub subject: String,
+    /// For example `tokens/minute`.
+    pub limit: String,
+    pub unit: Unit,
+    pub needed: u64,
+    pub left: u64,
+    /// A retry after this fits, if nobody else spends and no hold is refunded. `None`: no time is known.
+    pub retry_after: Option<Duration>,
+    /// `retry_after` is a guess.
+    pub estimate: bool,
+    /// More than the limit can ever hold at once.
+    pub never_fits: bool,
+    /// Only limits of this model refuse: another model may fit.
+    pub model_bound: bool,
+    /// Waiting does not help before the window ends: `insufficient_quota`.
+    pub insufficient: bool,
+    pub rate: RateHeaders,
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (level, subject, limit) = (self.level.as_str(), &self.subject, &self.limit);
+        write!(
+            f,
+            "quota {limit} of {level} {subject}: needed {}, left {}",
+            self.amount(self.needed),
+            self.amount(self.left)
+        )?;
+        match self.retry_after {
+            _ if self.never_fits => write!(f, "; this request can never fit"),
+            Some(after) if self.estimate => write!(f, "; try again in about {:.1} s", after.as_secs_f64()),
+            Some(after) => write!(f, "; fits in {:.3} s if nothing else is used", after.as_secs_f64()),
+            None => write!(f, "; this limit does not refill"),
+        }
+    }
+}
+
+impl Refusal {
+    fn amount(&self, count: u64) -> String {
+        match self.unit {
+            Unit::NanoUsd => format!("${:.6}", count as f64 / 1e9),
+            _ => count.to_string(),
+        }
+    }
+}
+
+/// When one limit that does not fit now will.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Wait {
+    Never,
+    /// A lifetime limit: only a refund or an edit helps.
+    Unknown,
+    Estimate(Duration),
+    True(Duration),
+}
+
+/// Before the store is asked: ceilings, and needs that no balance can ever meet.
+pub(super) fn before_store(chain: &Chain, demand: &Demand, need: &Amounts) -> Option<Refusal> {
+    for ceiling in &chain.ceilings {
+        let over = |limit: Option<u64>, asked: u64| limit.filter(|limit| asked > *limit).map(|limit| (limit, asked));
+        let tokens = over(ceiling.ceilings.tokens, demand.tokens()).map(|(limit, asked)| (Unit::Tokens, limit, asked));
+        let usd =
+            over(ceiling.ceilings.nano_usd, demand.nano_usd()).map(|(limit, asked)| (Unit::NanoUsd, limit, asked));
+        if let Some((unit, limit, asked)) = tokens.or(usd) {
+            return Some(Refusal {
+                level: ceiling.level,
+                subject: ceiling.path.clone(),
+                limit: format!("max_request/{}", unit.as_str()),
+                unit,
+                needed: asked,
+                left: limit,
+                retry_after: None,
+                estimate: false,
+                never_fits: true,
+                model_bound: ceiling.model_bound,
+                insufficient: false,
+                rate: chain.rate(),
+            });
+        }
+    }
+    let never = chain.limits.iter().any(|entry| never_fits(&entry.terms, need.of(entry.terms.unit)));
+    if !never {
+        return None;
+    }
+    // Levels are not known here; an empty account shows what is the most that could be left.
+    let levels = vec![0.0; chain.limits.len()];
+    judge(chain, need, &levels, 0.0, chain.rate())
+}
+
+/// From one snapshot of the levels: the refusal by the limit that binds longest, or `None` if everything fits.
+pub(super) fn judge(chain: &Chain, need: &Amounts, levels: &[f64], now_us: f64, rate: RateHeaders) -> Option<Refusal> {
+    let blocking: Vec<(&ChainLimit, f64, Wait)> = chain
+        .limits
+        .iter()
+        .zip(levels)
+        .filter_map(|(entry, &level)| Some((entry, level, wait(entry, level, need.of(entry.terms.unit), now_us)?)))
+        .collect();
+    let (entry, level, worst) = blocking.iter().copied().reduce(|a, b| if rank(b.2) > rank(a.2) { b } else { a })?;
+    let account = &chain.accounts[entry.account];
+    let (retry_after, estimate) = match worst {
+        Wait::Never | Wait::Unknown => (None, false),
+        Wait::True(after) => {
+            let guess = blocking.iter().any(|(_, _, wait)| matches!(wait, Wait::Estimate(_)));
+            (Some(if guess { after.max(CONCURRENCY_RETRY) } else { after }), guess)
+        }
+        Wait::Estimate(after) => (Some(after), true),
+    };
+    Some(Refusal {
+        level: account.level,
+        subject: account.path.clone(),
+        limit: entry.label.clone(),
+        unit: entry.terms.unit,
+        needed: need.of(entry.terms.unit) as u64,
+        left: rate::left(entry.terms.cap, level),
+        retry_after,
+        estimate,
+        never_fits: worst == Wait::Never,
+        model_bound: blocking.iter().all(|(entry, _, _)| entry.model_bound),
+        insufficient: is_budget(entry),
+        rate,
+    })
+}
+
+/// A budget, as opposed to a rate: refilled by a new window or by money, not by waiting a little.
+fn is_budget(entry: &ChainLimit) -> bool {
+    matches!(entry.terms.kind, Kind::Calendar | Kind::Lifetime) || entry.terms.unit == Unit::NanoUsd
+}
+
+fn never_fits(terms: &Terms, need: f64) -> bool {
+    need > terms.cap
+}
+
+fn rank(wait: Wait) -> (u8, Duration) {
+    match wait {
+        Wait::Estimate(after) => (0, after),
+        Wait::True(after) => (1, after),
+        Wait::Unknown => (2, Duration::ZERO),
+        Wait::Never => (3, Duration::ZERO),
+    }
+}
+
+fn wait(entry: &ChainLimit, level: f64, need: f64, now_us: f64) -> Option<Wait> {
+    let terms = &entry.terms;
+    let slot = super::account::Slot { level, at: now_us };
+    if slot.fits(terms, need) {
+        return None;
+    }
+    if never_fits(terms, need) {
+        return Some(Wait::Never);
+    }
+    Some(match (&entry.limit.window, terms.kind) {
+        (_, Kind::Bucket) if terms.rate > 0.0 => Wait::True(refill(terms, level, need)),
+        (Window::Calendar { period, zone }, Kind::Calendar) => {
+            let windows = ((level + need - terms.cap) / terms.cap).ceil().max(1.0) as u64;
+            let start = calendar::start_after(*period, zone, now_us, windows);
+            Wait::True(Duration::from_millis(((start - now_us) / 1000.0).ceil() as u64))
+        }
+        (_, Kind::Held) => Wait::Estimate(CONCURRENCY_RETRY),
+        _ => Wait::Unknown,
+    })
+}
+
+/// Whole milliseconds until the bucket fits `need`, by the very operations that the store will then perform.
+fn refill(terms: &Terms, level: f64, need: f64) -> Duration {
+    let mut ms = ((level + need - terms.cap) / terms.rate / 1000.0).ceil().max(0.0);
+    if (level - ms * 1000.0 * terms.rate).max(0.0) + need > terms.cap {
+        ms += 1.0;
+    }
+    Duration::from_millis(ms as u64)
+}

@@ -1,0 +1,189 @@
+//! Takes the resolutions of reservations to the store, so that no request waits for them and none is lost while the
+//! store is down. Every queue here is bounded by `Options::capacity`; when all are full, new calls are `Overloaded`.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use futures_util::StreamExt;
+use futures_util::stream::FuturesUnordered;
+use tokio::sync::mpsc;
+use tokio::sync::mpsc::OwnedPermit;
+
+use super::Shared;
+use super::account::Amounts;
+use super::chain::Chain;
+use super::keeper::Live;
+use super::lease::LeaseId;
+use super::stats::Operation;
+use super::store::{Status, Store, StoreError};
+
+/// Settlements in flight at once; they are pipelined on one connection.
+const IN_FLIGHT: usize = 256;
+/// After an outage: 20 every 20 ms, at most 1,000 per second, so that new reserves go first.
+const REPLAY_EVERY: Duration = Duration::from_millis(20);
+const REPLAY_BATCH: usize = 20;
+
+/// One resolution on its way to the store.
+#[derive(Debug)]
+pub(super) struct Settlement {
+    id: LeaseId,
+    chain: Arc<Chain>,
+    what: What,
+    /// False for a call without limits: it is only counted.
+    stored: bool,
+    attempts: u32,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum What {
+    Settle {
+        held: f64,
+        actual: Amounts,
+    },
+    /// Of a reserve that nobody waits for any more.
+    Cancel,
+}
+
+impl Settlement {
+    pub fn settle(live: &Live, actual: Amounts) -> Self {
+        let demand = live.demand();
+        let held = Amounts::held(demand.input, demand.output, 0).tokens();
+        let what = What::Settle { held, actual };
+        Self { id: live.id, chain: live.chain(), what, stored: live.is_stored(), attempts: 0 }
+    }
+
+    pub fn cancel(id: LeaseId, chain: Arc<Chain>) -> Self {
+        let stored = !chain.is_free();
+        Self { id, chain, what: What::Cancel, stored, attempts: 0 }
+    }
+
+    fn count(&self, shared: &Shared, status: Status) {
+        let What::Settle { held, actual } = self.what else { return };
+        match status {
+            // A retried settle that finds nothing was executed the first time.
+            Status::Absent if self.attempts == 0 => shared.stats.lost(held),
+            Status::Late => shared.stats.settled_late(held, actual.tokens()),
+            _ => shared.stats.settled(held, actual.tokens()),
+        }
+    }
+}
+
+/// The right to resolve once without waiting.
+#[derive(Debug)]
+pub(super) enum Permit {
+    /// The embedded store resolves at once, under its mutex.
+    Direct,
+    Queued(OwnedPermit<Settlement>),
+}
+
+impl Permit {
+    pub fn send(self, shared: &Shared, settlement: Settlement) {
+        match (self, &shared.store) {
+            (Self::Queued(permit), _) => {
+                permit.send(settlement);
+            }
+            (Self::Direct, Store::Memory(store)) if settlement.stored => {
+                let answer = match settlement.what {
+                    What::Settle { actual, .. } => store.settle(settlement.id, &actual),
+                    What::Cancel => store.cancel(settlement.id),
+                };
+                settlement.count(shared, answer.status);
+            }
+            (Self::Direct, _) => settlement.count(shared, Status::Done),
+        }
+    }
+}
+
+#[derive(Debug)]
+pub(super) struct Settler {
+    /// `None` with the embedded store.
+    queue: Option<mpsc::Sender<Settlement>>,
+    /// Received, and not yet acknowledged by the store.
+    outstanding: Arc<AtomicUsize>,
+}
+
+impl Settler {
+    pub fn start(shared: Arc<Shared>) -> Self {
+        let outstanding = Arc::new(AtomicUsize::new(0));
+        let queue = matches!(shared.store, Store::Redis(_)).then(|| {
+            let capacity = shared.options.capacity.max(1);
+            let (sender, receiver) = mpsc::channel(capacity);
+            tokio::spawn(run(shared, receiver, outstanding.clone(), capacity));
+            sender
+        });
+        Self { queue, outstanding }
+    }
+
+    /// Never waits: no permit means that more calls are unsettled than the configured capacity.
+    pub fn permit(&self) -> Option<Permit> {
+        match &self.queue {
+            None => Some(Permit::Direct),
+            Some(queue) => queue.clone().try_reserve_owned().ok().map(Permit::Queued),
+        }
+    }
+
+    /// No permit is out, and nothing waits for the store.
+    pub fn is_idle(&self) -> bool {
+        let queued = self.queue.as_ref().map_or(0, |queue| queue.max_capacity() - queue.capacity());
+        queued == 0 && self.outstanding.load(Ordering::Acquire) == 0
+    }
+}
+
+/// Ends when the quota and every permit are gone and nothing is left to resolve.
+async fn run(
+    shared: Arc<Shared>,
+    mut receiver: mpsc::Receiver<Settlement>,
+    outstanding: Arc<AtomicUsize>,
+    capacity: usize,
+) {
+    // Resolutions that the store did not take, oldest first.
+    let mut parked: VecDeque<Settlement> = VecDeque::new();
+    let mut in_flight = FuturesUnordered::new();
+    let mut replay = tokio::time::interval(REPLAY_EVERY);
+    replay.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    let mut open = true;
+    while open || !parked.is_empty() || !in_flight.is_empty() {
+        outstanding.store(parked.len() + in_flight.len(), Ordering::Release);
+        // Full of unresolved leases it stops receiving: permits run out and new calls are answered `Overloaded`.
+        let receiving = open && parked.len() < capacity && in_flight.len() < IN_FLIGHT;
+        tokio::select! {
+            Some((settlement, result)) = in_flight.next(), if !in_flight.is_empty() => {
+                match result {
+                    Ok(status) => Settlement::count(&settlement, &shared, status),
+                    Err(error) => park(&mut parked, settlement, &error),
+                }
+            }
+            received = receiver.recv(), if receiving => match received {
+                None => open = false,
+                Some(settlement) if !settlement.stored => settlement.count(&shared, Status::Done),
+                Some(settlement) if shared.store.is_up() => in_flight.push(resolve(&shared, settlement)),
+                Some(settlement) => parked.push_back(settlement),
+            },
+            _ = replay.tick(), if !parked.is_empty() => {
+                let room = IN_FLIGHT.saturating_sub(in_flight.len()).min(REPLAY_BATCH).min(parked.len());
+                if shared.store.is_up() {
+                    for settlement in parked.drain(..room) {
+                        in_flight.push(resolve(&shared, settlement));
+                    }
+                }
+            }
+        }
+    }
+    outstanding.store(0, Ordering::Release);
+}
+
+fn park(parked: &mut VecDeque<Settlement>, settlement: Settlement, error: &StoreError) {
+    tracing::debug!(%error, lease = %settlement.id, "settlement parked until the store answers");
+    parked.push_back(Settlement { attempts: settlement.attempts + 1, ..settlement });
+}
+
+async fn resolve(shared: &Shared, settlement: Settlement) -> (Settlement, Result<Status, StoreError>) {
+    let (id, chain, store) = (settlement.id, &settlement.chain, &shared.store);
+    let answer = match settlement.what {
+        What::Settle { actual, .. } => shared.stats.timed(Operation::Settle, store.settle(chain, id, &actual)).await,
+        What::Cancel => shared.stats.timed(Operation::Cancel, store.cancel(chain, id)).await,
+    };
+    (settlement, answer.map(|answer| answer.status))
+}

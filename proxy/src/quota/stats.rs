@@ -1,0 +1,216 @@
+//! Counters of this process: the ledger invariant of its own leases, refusals, and the store's latency.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::rule::Level;
+use super::store::{Reclaimed, StoreError};
+
+/// Upper bounds of the latency histogram, seconds; the last bucket is open.
+pub const LATENCY_BOUNDS: [f64; 11] = [0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25];
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Operation {
+    Reserve,
+    Amend,
+    Renew,
+    Settle,
+    Cancel,
+    Reclaim,
+}
+
+impl Operation {
+    pub const ALL: [Self; 6] = [Self::Reserve, Self::Amend, Self::Renew, Self::Settle, Self::Cancel, Self::Reclaim];
+
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Reserve => "reserve",
+            Self::Amend => "amend",
+            Self::Renew => "renew",
+            Self::Settle => "settle",
+            Self::Cancel => "cancel",
+            Self::Reclaim => "reclaim",
+        }
+    }
+}
+
+#[derive(Debug, Default)]
+struct Latency {
+    buckets: [AtomicU64; LATENCY_BOUNDS.len() + 1],
+    sum_us: AtomicU64,
+    errors: AtomicU64,
+}
+
+#[derive(Debug, Default)]
+pub struct Stats {
+    reserved: AtomicU64,
+    settled: AtomicU64,
+    refunded: AtomicU64,
+    expired: AtomicU64,
+    held: AtomicU64,
+    leases: AtomicU64,
+    overrun: AtomicU64,
+    late: AtomicU64,
+    lost: AtomicU64,
+    reasserted: AtomicU64,
+    reclaimed_leases: AtomicU64,
+    refusals: Mutex<BTreeMap<(Level, String), u64>>,
+    latency: [Latency; Operation::ALL.len()],
+}
+
+/// Tokens unless named otherwise, cumulative except `held` and `leases`. Of the leases that this process made:
+/// `reserved == settled + refunded + expired + held`, or something leaked.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Snapshot {
+    pub reserved: u64,
+    pub settled: u64,
+    pub refunded: u64,
+    /// Charged by expiry, of leases that other gateways left behind and this one reclaimed.
+    pub expired: u64,
+    pub held: u64,
+    /// Live leases.
+    pub leases: u64,
+    /// Used beyond the hold; part of both `reserved` and `settled`.
+    pub overrun: u64,
+    /// Leases that had expired before this process settled them.
+    pub late_settles: u64,
+    /// Leases that the store had forgotten when they were settled.
+    pub lost_leases: u64,
+    /// Renewals that found a store without its memory.
+    pub reasserts: u64,
+    pub reclaimed_leases: u64,
+    pub refusals: BTreeMap<(Level, String), u64>,
+    pub store: Vec<StoreLatency>,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub struct StoreLatency {
+    pub operation: Operation,
+    /// Not cumulative; one more than [`LATENCY_BOUNDS`].
+    pub buckets: Vec<u64>,
+    pub sum: Duration,
+    pub errors: u64,
+}
+
+impl Snapshot {
+    /// Must be 0.
+    pub fn leaked(&self) -> i64 {
+        let resolved = self.settled + self.refunded + self.held;
+        i64::try_from(self.reserved).unwrap_or(i64::MAX) - i64::try_from(resolved).unwrap_or(i64::MAX)
+    }
+}
+
+impl Stats {
+    pub(super) fn reserved(&self, tokens: u64) {
+        self.reserved.fetch_add(tokens, Relaxed);
+        self.held.fetch_add(tokens, Relaxed);
+        self.leases.fetch_add(1, Relaxed);
+    }
+
+    pub(super) fn amended(&self, old: u64, new: u64) {
+        self.refunded.fetch_add(old, Relaxed);
+        self.reserved.fetch_add(new, Relaxed);
+        self.held.fetch_add(new, Relaxed);
+        self.held.fetch_sub(old, Relaxed);
+    }
+
+    pub(super) fn settled(&self, held: f64, actual: f64) {
+        let (held, actual) = (held as u64, actual as u64);
+        let overrun = actual.saturating_sub(held);
+        self.reserved.fetch_add(overrun, Relaxed);
+        self.overrun.fetch_add(overrun, Relaxed);
+        self.settled.fetch_add(actual, Relaxed);
+        self.refunded.fetch_add(held.saturating_sub(actual), Relaxed);
+        self.ended(held);
+    }
+
+    pub(super) fn settled_late(&self, held: f64, actual: f64) {
+        self.late.fetch_add(1, Relaxed);
+        self.settled(held, actual);
+    }
+
+    /// A store that forgot a lease has, in effect, given its tokens back.
+    pub(super) fn lost(&self, held: f64) {
+        self.lost.fetch_add(1, Relaxed);
+        self.refunded.fetch_add(held as u64, Relaxed);
+        self.ended(held as u64);
+    }
+
+    fn ended(&self, held: u64) {
+        self.held.fetch_sub(held, Relaxed);
+        self.leases.fetch_sub(1, Relaxed);
+    }
+
+    pub(super) fn reasserted(&self) {
+        self.reasserted.fetch_add(1, Relaxed);
+    }
+
+    pub(super) fn reclaimed(&self, done: &Reclaimed) {
+        self.reclaimed_leases.fetch_add(done.leases, Relaxed);
+        self.expired.fetch_add(done.charged as u64, Relaxed);
+    }
+
+    pub(super) fn refused(&self, level: Level, limit: &str) {
+        let mut refusals = self.refusals.lock().unwrap_or_else(PoisonError::into_inner);
+        match refusals.get_mut(&(level, limit.to_owned())) {
+            Some(count) => *count += 1,
+            None => {
+                refusals.insert((level, limit.to_owned()), 1);
+            }
+        }
+    }
+
+    pub(super) fn live_leases(&self) -> u64 {
+        self.leases.load(Relaxed)
+    }
+
+    /// Measures one call of the store.
+    pub(super) async fn timed<T>(
+        &self,
+        operation: Operation,
+        call: impl Future<Output = Result<T, StoreError>>,
+    ) -> Result<T, StoreError> {
+        let start = Instant::now();
+        let result = call.await;
+        let took = start.elapsed();
+        let latency = &self.latency[operation as usize];
+        let bucket =
+            LATENCY_BOUNDS.iter().position(|bound| took.as_secs_f64() <= *bound).unwrap_or(LATENCY_BOUNDS.len());
+        latency.buckets[bucket].fetch_add(1, Relaxed);
+        latency.sum_us.fetch_add(took.as_micros() as u64, Relaxed);
+        latency.errors.fetch_add(u64::from(result.is_err()), Relaxed);
+        result
+    }
+
+    pub fn snapshot(&self) -> Snapshot {
+        let read = |counter: &AtomicU64| counter.load(Relaxed);
+        let latency = |operation: Operation| {
+            let latency = &self.latency[operation as usize];
+            StoreLatency {
+                operation,
+                buckets: latency.buckets.iter().map(read).collect(),
+                sum: Duration::from_micros(read(&latency.sum_us)),
+                errors: read(&latency.errors),
+            }
+        };
+        Snapshot {
+            reserved: read(&self.reserved),
+            settled: read(&self.settled),
+            refunded: read(&self.refunded),
+            expired: read(&self.expired),
+            held: read(&self.held),
+            leases: read(&self.leases),
+            overrun: read(&self.overrun),
+            late_settles: read(&self.late),
+            lost_leases: read(&self.lost),
+            reasserts: read(&self.reasserted),
+            reclaimed_leases: read(&self.reclaimed_leases),
+            refusals: self.refusals.lock().unwrap_or_else(PoisonError::into_inner).clone(),
+            store: Operation::ALL.map(latency).to_vec(),
+        }
+    }
+}

@@ -1,0 +1,199 @@
+//! The one seam between the quota logic and where accounts live. Operations are named after the life of a lease;
+//! each is atomic over all accounts of a chain.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::account::Amounts;
+use super::chain::Chain;
+use super::lease::{LeaseId, OnExpiry};
+use super::memory::{Clock, MemoryStore};
+use super::redis::{RedisOptions, RedisStore};
+
+/// Why a store could not answer. Cheap to clone: one outage refuses many calls.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum StoreError {
+    #[error("the quota store did not answer within {0:?}")]
+    Timeout(Duration),
+    /// Known before anything was sent.
+    #[error("the quota store is unreachable: {0}")]
+    Unreachable(String),
+    #[error("the connection to the quota store broke: {0}")]
+    Broken(String),
+    #[error("the quota store refused the call: {0}")]
+    Refused(String),
+    #[error("the quota store answered what this version cannot read: {0}")]
+    Unreadable(String),
+}
+
+/// How an operation ended. The numbers are the status byte of a script's reply.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Status {
+    /// Done: held, renewed, settled, cancelled or expired, by operation.
+    Done = 0,
+    /// A limit does not fit; nothing was taken.
+    Full = 1,
+    /// The lease is not known: settled already, or lost with the store's memory.
+    Absent = 2,
+    /// A tombstone says that the lease was cancelled or expired.
+    Buried = 3,
+    /// The lease had expired; its charge was corrected.
+    Late = 4,
+    /// The deadline has not passed.
+    NotDue = 5,
+    /// The calendar windows that came with the call do not cover the store's clock.
+    Stale = 6,
+    /// The lease belongs to other accounts than those named; its record follows.
+    Moved = 7,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub struct Answer {
+    pub status: Status,
+    /// The store's clock, microseconds since the Unix epoch.
+    pub now_us: f64,
+    /// A lease of this org is past its deadline: reclaim may free something.
+    pub due: bool,
+    /// Level of each limit of the chain, holds included; empty where the operation has no use for it.
+    pub levels: Vec<f64>,
+}
+
+/// One hold to take.
+#[derive(Clone, Copy, Debug)]
+pub struct Ask {
+    pub id: LeaseId,
+    pub need: Amounts,
+    /// How long the hold lasts before its call is dispatched. Expiry refunds in full until then.
+    pub hold: Duration,
+}
+
+/// What a live lease says about itself at each renewal.
+#[derive(Clone, Copy, Debug)]
+pub struct Renewal {
+    pub id: LeaseId,
+    pub held: Amounts,
+    pub checkpoint: Amounts,
+    pub dispatched: bool,
+    pub ttl: Duration,
+    /// Write the lease anew if the store has lost it. Only for leases that this process knows to be live.
+    pub reassert: bool,
+}
+
+#[derive(Debug)]
+pub enum Store {
+    Memory(MemoryStore),
+    Redis(RedisStore),
+}
+
+impl StoreError {
+    /// The store never saw the call, so nothing can be held.
+    pub fn is_unsent(&self) -> bool {
+        matches!(self, Self::Unreachable(_) | Self::Refused(_))
+    }
+}
+
+impl Store {
+    /// For one process. Nothing outlives it.
+    pub fn memory(clock: Clock) -> Self {
+        Self::Memory(MemoryStore::new(clock))
+    }
+
+    /// Whether a call is worth trying.
+    pub fn is_up(&self) -> bool {
+        match self {
+            Self::Memory(_) => true,
+            Self::Redis(store) => store.health().is_ok(),
+        }
+    }
+
+    /// Connects and proves that the scripts run there, within a bounded time.
+    pub async fn redis(url: &str, options: RedisOptions) -> Result<Self, StoreError> {
+        RedisStore::connect(url, options).await.map(Self::Redis)
+    }
+
+    /// Takes `ask.need` from every account of the chain, or nothing. Repeating an id changes nothing.
+    pub async fn reserve(&self, chain: &Arc<Chain>, ask: &Ask) -> Result<Answer, StoreError> {
+        match self {
+            Self::Memory(store) => Ok(store.reserve(chain, ask)),
+            Self::Redis(store) => store.reserve(chain, ask).await,
+        }
+    }
+
+    /// Swaps the hold of `old` for `ask` on `new`, or keeps the old one.
+    pub async fn amend(&self, old: &Arc<Chain>, new: &Arc<Chain>, ask: &Ask) -> Result<Answer, StoreError> {
+        match self {
+            Self::Memory(store) => Ok(store.amend(new, ask)),
+            Self::Redis(store) => store.amend(old, new, ask).await,
+        }
+    }
+
+    pub async fn renew(&self, chain: &Arc<Chain>, renewal: &Renewal) -> Result<Answer, StoreError> {
+        match self {
+            Self::Memory(store) => Ok(store.renew(chain, renewal)),
+            Self::Redis(store) => store.renew(chain, renewal).await,
+        }
+    }
+
+    /// Replaces the hold by what was used. Absence of the lease is idempotence.
+    pub async fn settle(&self, chain: &Arc<Chain>, id: LeaseId, actual: &Amounts) -> Result<Answer, StoreError> {
+        match self {
+            Self::Memory(store) => Ok(store.settle(id, actual)),
+            Self::Redis(store) => store.settle(chain, id, actual).await,
+        }
+    }
+
+    /// Undoes a reserve whose answer was lost, and forbids one that is still on its way.
+    pub async fn cancel(&self, chain: &Arc<Chain>, id: LeaseId) -> Result<Answer, StoreError> {
+        match self {
+            Self::Memory(store) => Ok(store.cancel(id)),
+            Self::Redis(store) => store.cancel(chain, id).await,
+        }
+    }
+
+    /// Resolves every lease of the chain's org that is past its deadline; the tokens that this charged or gave back.
+    pub async fn reclaim(&self, tag: &str, policy: OnExpiry) -> Result<Reclaimed, StoreError> {
+        match self {
+            Self::Memory(store) => Ok(store.reclaim(policy)),
+            Self::Redis(store) => store.reclaim(tag, policy).await,
+        }
+    }
+
+    /// True for one gateway per `quiet`.
+    pub async fn may_sweep(&self, tag: &str, quiet: Duration) -> Result<bool, StoreError> {
+        match self {
+            Self::Memory(_) => Ok(true),
+            Self::Redis(store) => store.may_sweep(tag, quiet).await,
+        }
+    }
+
+    /// Remembers orgs for the walk over all of them.
+    pub async fn note_orgs(&self, tags: &[String]) -> Result<(), StoreError> {
+        match self {
+            Self::Memory(_) => Ok(()),
+            Self::Redis(store) => store.note_orgs(tags).await,
+        }
+    }
+
+    /// The next page of orgs that any gateway ever noted.
+    pub async fn some_orgs(&self) -> Result<Vec<String>, StoreError> {
+        match self {
+            Self::Memory(_) => Ok(Vec::new()),
+            Self::Redis(store) => store.some_orgs().await,
+        }
+    }
+
+    /// Leases outlive this process, so they have deadlines and must be renewed.
+    pub fn is_shared(&self) -> bool {
+        matches!(self, Self::Redis(_))
+    }
+}
+
+/// What one pass of reclaim did.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Reclaimed {
+    pub leases: u64,
+    /// Tokens that the leases held.
+    pub tokens: f64,
+    /// The part of them that was charged.
+    pub charged: f64,
+}
