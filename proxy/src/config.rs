@@ -1,0 +1,141 @@
+//! The YAML file of the gateway, checked and turned into values that the rest of the crate uses as they are.
+//! Reading the file, the environment and the command line is the caller's part.
+
+mod problem;
+mod read;
+mod rules;
+mod schema;
+mod sections;
+#[cfg(test)]
+mod tests;
+mod tree;
+mod units;
+mod upstream_url;
+
+use std::{collections::HashMap, net::SocketAddr, path::PathBuf, time::Duration};
+
+pub use problem::{Place, Problem};
+pub use schema::schema;
+pub use upstream_url::{Transport, UpstreamUrl};
+use wire::slo::Slo;
+
+use crate::quota;
+
+/// A valid configuration. Made by [`check`] only.
+#[derive(Clone, Debug)]
+pub struct Config {
+    pub listen: SocketAddr,
+    pub admin: SocketAddr,
+    pub store: StoreUrl,
+    pub data_dir: PathBuf,
+    pub lease: Lease,
+    pub limits: Limits,
+    pub access_log: AccessLog,
+    pub models: Vec<Model>,
+    pub keys: Vec<Key>,
+    pub quotas: Vec<quota::Rule>,
+    /// What is allowed but will not do what its author hopes.
+    pub warnings: Vec<Problem>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum StoreUrl {
+    Memory,
+    Redis(String),
+}
+
+#[derive(Clone, Copy, Debug)]
+pub struct Lease {
+    pub ttl: Duration,
+    pub on_expiry: OnExpiry,
+}
+
+/// What the reclaim of an expired lease charges.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OnExpiry {
+    Charge,
+    Refund,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// The largest request body.
+    pub body: usize,
+    pub in_flight: usize,
+    /// For the head of a client's request.
+    pub header_timeout: Duration,
+    /// For a connection to an upstream.
+    pub connect_timeout: Duration,
+    /// For the head of an upstream's answer: a whole generation, when the call does not stream.
+    pub response_timeout: Duration,
+    /// Between two pieces of a body, from a client or from an upstream.
+    pub idle_stream_timeout: Duration,
+    pub keepalive_interval: Duration,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum AccessLog {
+    Off,
+    Stdout,
+    File(PathBuf),
+}
+
+#[derive(Clone, Debug)]
+pub struct Model {
+    pub name: String,
+    pub aliases: Vec<String>,
+    pub tokenizer: TokenizerSource,
+    pub default_max_tokens: u64,
+    pub price: quota::Price,
+    pub slo: Option<Slo>,
+    pub upstreams: Vec<Upstream>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum TokenizerSource {
+    /// `o200k_base` or `cl100k_base`.
+    Builtin(String),
+    Gguf(PathBuf),
+    File(PathBuf),
+}
+
+#[derive(Clone, Debug)]
+pub struct Upstream {
+    pub name: String,
+    pub url: UpstreamUrl,
+    pub api_key: Option<String>,
+    pub weight: u32,
+    /// What this upstream calls the model, if not by our name.
+    pub model: Option<String>,
+}
+
+#[derive(Clone)]
+pub struct Key {
+    pub sha256: [u8; 32],
+    pub org: Option<String>,
+    pub app: Option<String>,
+    pub user: Option<String>,
+}
+
+/// The digest stays out of logs: it would confirm a guessed key.
+impl std::fmt::Debug for Key {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Key").field("org", &self.org).field("app", &self.app).field("user", &self.user).finish()
+    }
+}
+
+/// Checks the text of a configuration file. `filename` is only for messages; `env` is what `${NAME}` may name.
+pub fn check(text: &str, filename: &str, env: &HashMap<String, String>) -> Result<Config, Vec<Problem>> {
+    let name_file = |mut problems: Vec<Problem>| {
+        problems.iter_mut().for_each(|problem| problem.file = filename.to_owned());
+        problems
+    };
+    let root = tree::parse(text, env).map_err(name_file)?;
+    let report = read::Report::default();
+    let config = sections::file(read::At { node: &root, path: "", report: &report });
+    let (problems, warnings) = report.finish();
+    match config {
+        Some(config) if problems.is_empty() => Ok(Config { warnings: name_file(warnings), ..config }),
+        _ => Err(name_file(problems)),
+    }
+}

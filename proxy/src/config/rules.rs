@@ -1,0 +1,296 @@
+//! The `quotas` section: rules and their limits, and the checks that need models and keys beside them.
+
+use std::time::Duration;
+
+use super::{
+    Key, Model,
+    problem::Place,
+    read::{At, Fields},
+};
+use crate::quota::{Ceilings, Level, Limit, MAX_AMOUNT, Pattern, Price, Rule, Subject, Unit, Window, calendar::CalendarPeriod};
+
+/// A rule and where it stands, for the checks that follow.
+pub(super) struct Placed {
+    pub rule: Rule,
+    place: Place,
+    path: String,
+    /// What `match` and `models` say, as written.
+    matcher: String,
+    models: Vec<String>,
+}
+
+const LEVELS: [(&str, Level); 4] =
+    [("user", Level::User), ("app", Level::App), ("org", Level::Org), ("global", Level::Global)];
+
+pub(super) fn rule(at: At<'_>) -> Option<Placed> {
+    let mut fields = at.fields()?;
+    let level = fields.required("level", "org", |at| at.choice(&LEVELS));
+    let matcher = matcher(&mut fields, level);
+    let models = fields.optional("models", |at| at.list(pattern)).unwrap_or_default();
+    let name = fields.optional("name", |at| at.text());
+    let mut ceilings = Ceilings::default();
+    let limits = fields.required("limits", "[{ tokens: 100000, per: minute }]", |at| at.list(limit));
+    settings(&mut fields);
+    fields.finish();
+    let mut kept = Vec::new();
+    for parsed in limits? {
+        match parsed {
+            Parsed::Limit(limit) => kept.push(limit),
+            Parsed::Ceilings(found) => {
+                ceilings.tokens = found.tokens.or(ceilings.tokens);
+                ceilings.nano_usd = found.nano_usd.or(ceilings.nano_usd);
+            }
+        }
+    }
+    let matcher = matcher?;
+    let written = matcher.as_str().to_owned();
+    let models_written = models.iter().map(|pattern| pattern.as_str().to_owned()).collect();
+    let rule = Rule { level: level?, matcher, models, name, limits: kept, ceilings };
+    Some(Placed { rule, place: at.node.place, path: at.path.to_owned(), matcher: written, models: models_written })
+}
+
+/// `level: global` has one subject, so it takes no `match`; every other level needs one.
+fn matcher(fields: &mut Fields<'_>, level: Option<Level>) -> Option<Pattern> {
+    if level == Some(Level::Global) {
+        if let Some(entry) = fields.entry("match") {
+            let path = format!("{}.match", fields.at().path);
+            fields.at().report.problem(entry.place, &path, "level: global takes no match", "remove the field");
+        }
+        return Some(Pattern::any());
+    }
+    fields.required("match", "\"*\"", pattern)
+}
+
+fn pattern(at: At<'_>) -> Option<Pattern> {
+    let text = at.text()?;
+    match Pattern::new(&text) {
+        Ok(pattern) => Some(pattern),
+        Err(error) => at.problem(format!("not a name or a glob: {error}"), "write a name, a glob, or \"*\""),
+    }
+}
+
+/// Fields with one behaviour so far: that value is accepted, any other is refused by name.
+fn settings(fields: &mut Fields<'_>) {
+    only(fields, "hold", "worst_case");
+    only(fields, "overrun", "charge");
+    only(fields, "on_limit", "reject");
+    only(fields, "on_store_failure", "closed");
+    fields.not_built("hold_cap", "remove it: holds are worst case for now");
+    if fields.optional("shadow", |at| at.boolean()) == Some(true) {
+        fields.not_built("shadow", "write false, or remove it");
+    }
+}
+
+fn only(fields: &mut Fields<'_>, name: &'static str, built: &str) {
+    let given = fields.entry(name).map(|entry| &entry.node.value);
+    if given.is_some_and(|value| !matches!(value, super::tree::Value::Text { text, .. } if text == built)) {
+        fields.not_built(name, &format!("write {built}, or remove it"));
+    }
+}
+
+enum Parsed {
+    Limit(Limit),
+    Ceilings(Ceilings),
+}
+
+const UNITS: [(&str, Unit); 6] = [
+    ("tokens", Unit::Tokens),
+    ("input_tokens", Unit::InputTokens),
+    ("output_tokens", Unit::OutputTokens),
+    ("requests", Unit::Requests),
+    ("usd", Unit::NanoUsd),
+    ("concurrency", Unit::Concurrency),
+];
+
+fn limit(at: At<'_>) -> Option<Parsed> {
+    let mut fields = at.fields()?;
+    fields.not_built("enqueued_tokens", "remove it: batches come later");
+    if let Some(ceilings) = fields.optional("max_request", ceilings) {
+        fields.finish();
+        return Some(Parsed::Ceilings(ceilings));
+    }
+    let given: Vec<Unit> =
+        UNITS.iter().filter(|(name, _)| fields.entry(name).is_some()).map(|(_, unit)| *unit).collect();
+    let [unit] = given[..] else {
+        fields.finish();
+        return at.problem(
+            "a limit needs exactly one unit",
+            "write one of tokens, input_tokens, output_tokens, requests, usd, concurrency or max_request",
+        );
+    };
+    let (name, _) = UNITS.into_iter().find(|(_, known)| *known == unit)?;
+    let amount = fields.optional(name, |at| amount(at, unit));
+    let window = window(&mut fields, unit, amount.unwrap_or_default());
+    fields.finish();
+    Some(Parsed::Limit(Limit { unit, amount: amount?, window: window? }))
+}
+
+/// Money is kept in nano-USD.
+fn amount(at: At<'_>, unit: Unit) -> Option<u64> {
+    match unit {
+        Unit::NanoUsd => at.number(MAX_AMOUNT as f64 / 1e9).map(nano_usd),
+        _ => at.whole(0, MAX_AMOUNT),
+    }
+}
+
+fn nano_usd(usd: f64) -> u64 {
+    // A price of so much per million tokens, for a million of them.
+    Price::per_million_usd(usd, 0.0).cost(1_000_000, 0)
+}
+
+fn ceilings(at: At<'_>) -> Option<Ceilings> {
+    let mut fields = at.fields()?;
+    let tokens = fields.optional("tokens", |at| at.whole(1, MAX_AMOUNT));
+    let nano_usd = fields.optional("usd", |at| amount(at, Unit::NanoUsd));
+    fields.finish();
+    Some(Ceilings { tokens, nano_usd })
+}
+
+#[derive(Clone, Copy, PartialEq)]
+enum Per {
+    Period(CalendarPeriod, u64),
+    Lifetime,
+}
+
+const PERIODS: [(&str, Per); 6] = [
+    ("second", Per::Period(CalendarPeriod::Second, 1)),
+    ("minute", Per::Period(CalendarPeriod::Minute, 60)),
+    ("hour", Per::Period(CalendarPeriod::Hour, 3600)),
+    ("day", Per::Period(CalendarPeriod::Day, 86_400)),
+    ("month", Per::Period(CalendarPeriod::Month, 0)),
+    ("lifetime", Per::Lifetime),
+];
+
+fn window(fields: &mut Fields<'_>, unit: Unit, amount: u64) -> Option<Window> {
+    if unit == Unit::Concurrency {
+        return Some(Window::Held);
+    }
+    let per = fields.required("per", "minute", |at| at.choice(&PERIODS));
+    let calendar = fields.or("window", |at| at.choice(&[("bucket", false), ("calendar", true)]), false);
+    let burst = fields.optional("burst", |at| self::amount(at, unit));
+    let zone = fields.optional("timezone", zone);
+    let at = fields.at();
+    match per? {
+        Per::Lifetime => {
+            unused(at, "burst", burst.is_some());
+            unused(at, "timezone", zone.is_some());
+            Some(Window::Lifetime)
+        }
+        Per::Period(period, _) if calendar => {
+            unused(at, "burst", burst.is_some());
+            Some(Window::Calendar { period, zone: zone.unwrap_or(jiff::tz::TimeZone::UTC) })
+        }
+        Per::Period(CalendarPeriod::Month, _) => {
+            at.problem("a month has no fixed length to refill over", "add `window: calendar`, or write `per: day`")
+        }
+        Per::Period(_, seconds) => {
+            unused(at, "timezone", zone.is_some());
+            if burst == Some(0) && amount > 0 {
+                return at.problem("a burst of 0 admits nothing", "write a burst of at least one request");
+            }
+            Some(Window::Bucket { period: Duration::from_secs(seconds), burst: burst.unwrap_or(amount) })
+        }
+    }
+}
+
+/// A field that this window has no use for is a mistake, not a detail.
+fn unused(at: At<'_>, name: &str, given: bool) {
+    if given {
+        at.problem::<()>(format!("{name} has no meaning in this window"), format!("remove {name}"));
+    }
+}
+
+fn zone(at: At<'_>) -> Option<jiff::tz::TimeZone> {
+    let name = at.text()?;
+    match jiff::tz::TimeZone::get(&name) {
+        Ok(zone) => Some(zone),
+        Err(_) => at.problem(format!("unknown time zone {name:?}"), "write an IANA name such as Europe/Lisbon"),
+    }
+}
+
+/// Names that nothing else in the file has, and caps that can never fit.
+pub(super) fn cross_check(at: At<'_>, rules: &[Placed], models: &[Model], keys: &[Key]) {
+    let subjects: Vec<Subject> = keys.iter().map(subject).collect();
+    for placed in rules {
+        dangling_models(at, placed, models);
+        let applies = subjects.iter().any(|subject| placed.matches(subject));
+        if placed.rule.level != Level::Global && !is_glob(&placed.matcher) && !applies {
+            let level = placed.rule.level.as_str();
+            at.report.problem(
+                placed.place,
+                &format!("{}.match", placed.path),
+                format!("no key has the {level} {:?}", placed.matcher),
+                format!("write the {level} of a key, or a glob"),
+            );
+        }
+        for model in models.iter().filter(|model| placed.covers(model)) {
+            never_fits(at, placed, model);
+        }
+    }
+}
+
+pub(crate) fn subject(key: &Key) -> Subject {
+    Subject { org: key.org.clone(), app: key.app.clone(), user: key.user.clone() }
+}
+
+fn is_glob(text: &str) -> bool {
+    text.contains(['*', '?', '[', '{'])
+}
+
+fn dangling_models(at: At<'_>, placed: &Placed, models: &[Model]) {
+    let known = |name: &str| models.iter().any(|model| model.name == name || model.aliases.iter().any(|a| a == name));
+    for name in placed.models.iter().filter(|name| !is_glob(name) && !known(name)) {
+        at.report.problem(
+            placed.place,
+            &format!("{}.models", placed.path),
+            format!("no model or alias is named {name:?}"),
+            "write the name of a model, an alias, or a glob",
+        );
+    }
+}
+
+/// A request without a cap would be refused for ever.
+fn never_fits(at: At<'_>, placed: &Placed, model: &Model) {
+    for limit in &placed.rule.limits {
+        let most = match limit.window {
+            Window::Bucket { burst, .. } => burst,
+            _ => limit.amount,
+        };
+        let counts_output = matches!(limit.unit, Unit::Tokens | Unit::OutputTokens);
+        if counts_output && model.default_max_tokens >= most {
+            at.report.warning(
+                placed.place,
+                &format!("{}.limits", placed.path),
+                format!(
+                    "default_max_tokens {} of model {:?} never fits {} of {most}",
+                    model.default_max_tokens,
+                    model.name,
+                    limit.label()
+                ),
+                "raise the limit or its burst, or lower default_max_tokens",
+            );
+        }
+    }
+}
+
+impl Placed {
+    fn matches(&self, subject: &Subject) -> bool {
+        let rule = &self.rule;
+        let last = match rule.level {
+            Level::User => subject.user.as_deref(),
+            Level::App => subject.app.as_deref(),
+            Level::Org => subject.org.as_deref(),
+            Level::Global => return true,
+        };
+        match subject.path(rule.level) {
+            Some(path) if self.matcher.contains('/') => rule.matcher.matches(&path),
+            Some(_) => last.is_some_and(|name| rule.matcher.matches(name)),
+            None => false,
+        }
+    }
+
+    fn covers(&self, model: &Model) -> bool {
+        let mut names = std::iter::once(&model.name).chain(&model.aliases);
+        self.rule.models.is_empty() || names.any(|name| self.rule.models.iter().any(|pattern| pattern.matches(name)))
+    }
+}

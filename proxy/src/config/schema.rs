@@ -1,0 +1,240 @@
+//! The JSON Schema of the file, for editors. These types are only described, never read into: reading is the
+//! part of `sections` and `rules`, and a test compares the two field by field.
+
+#[cfg(test)]
+use std::collections::BTreeMap;
+
+use schemars::JsonSchema;
+
+/// The JSON Schema that `penstock config schema` prints.
+pub fn schema() -> serde_json::Value {
+    schemars::schema_for!(Gateway).to_value()
+}
+
+/// A duration such as `250ms`, `30s`, `5m`, `2h`.
+type Duration = String;
+/// A size such as `512KiB`, `64MiB`.
+type Size = String;
+
+/// Configuration of the Penstock gateway. `${NAME}` in any value is replaced from the environment.
+#[derive(JsonSchema)]
+#[schemars(deny_unknown_fields)]
+#[expect(dead_code, reason = "only its shape is used, by the derive")]
+struct Gateway {
+    /// Address of the API, an IP and a port.
+    listen: Option<String>,
+    /// Address of /metrics, /healthz, /livez and /readyz.
+    admin: Option<String>,
+    /// `memory`, or `redis://host:6379/0`.
+    store: Option<String>,
+    /// The only folder that the gateway writes to.
+    data_dir: Option<String>,
+    lease: Option<Lease>,
+    limits: Option<Limits>,
+    /// `stdout`, `off`, or a file: one JSON line per call.
+    access_log: Option<String>,
+    models: Vec<Model>,
+    keys: Vec<Key>,
+    quotas: Option<Vec<Rule>>,
+}
+
+#[derive(JsonSchema)]
+#[schemars(deny_unknown_fields)]
+#[expect(dead_code, reason = "only its shape is used, by the derive")]
+struct Lease {
+    /// How long a reservation lives without renewal.
+    ttl: Option<Duration>,
+    /// What an expired lease costs: its last checkpoint, or nothing.
+    on_expiry: Option<OnExpiry>,
+}
+
+#[derive(JsonSchema)]
+#[schemars(rename_all = "lowercase")]
+#[expect(dead_code, reason = "only its shape is used, by the derive")]
+enum OnExpiry {
+    Charge,
+    Refund,
+}
+
+#[derive(JsonSchema)]
+#[schemars(deny_unknown_fields)]
+#[expect(dead_code, reason = "only its shape is used, by the derive")]
+struct Limits {
+    /// The largest request body; more is answered 413 at once.
+    body: Option<Size>,
+    /// Calls at the same time; more are answered 503 at once.
+    in_flight: Option<u64>,
+    /// For the head of a client's request.
+    header_timeout: Option<Duration>,
+    /// For a connection to an upstream.
+    connect_timeout: Option<Duration>,
+    /// For the head of an upstream's answer.
+    response_timeout: Option<Duration>,
+    /// Between two pieces of a body.
+    idle_stream_timeout: Option<Duration>,
+    /// A comment is sent into a silent stream this often.
+    keepalive_interval: Option<Duration>,
+}
+
+#[derive(JsonSchema)]
+#[schemars(deny_unknown_fields)]
+#[expect(dead_code, reason = "only its shape is used, by the derive")]
+struct Model {
+    /// What the client asks for.
+    name: String,
+    aliases: Option<Vec<String>>,
+    /// `o200k_base`, `cl100k_base`, `gguf:PATH` or `file:PATH/tokenizer.json`.
+    tokenizer: Option<String>,
+    /// Reserved for the answer when the request names no cap.
+    default_max_tokens: Option<u64>,
+    price: Option<Price>,
+    slo: Option<Slo>,
+    upstreams: Vec<Upstream>,
+}
+
+/// USD per million tokens.
+#[derive(JsonSchema)]
+#[schemars(deny_unknown_fields)]
+#[expect(dead_code, reason = "only its shape is used, by the derive")]
+struct Price {
+    input: Option<f64>,
+    output: Option<f64>,
+}
+
+#[derive(JsonSchema)]
+#[schemars(deny_unknown_fields)]
+#[expect(dead_code, reason = "only its shape is used, by the derive")]
+struct Slo {
+    /// Time to the first token.
+    ttft: Duration,
+    /// Mean time per token after the first.
+    tpot: Duration,
+}
+
+#[derive(JsonSchema)]
+#[schemars(deny_unknown_fields)]
+#[expect(dead_code, reason = "only its shape is used, by the derive")]
+struct Upstream {
+    name: String,
+    /// `http://host:port/v1`, `https://host/v1` or `unix:/path/to.sock`.
+    url: String,
+    api_key: Option<String>,
+    /// Share of the calls, against the other upstreams of the model.
+    weight: Option<u32>,
+    /// What this upstream calls the model, if not by our name.
+    model: Option<String>,
+}
+
+/// A client key: `secret` or `secret_sha256`, and whose it is.
+#[derive(JsonSchema)]
+#[schemars(deny_unknown_fields)]
+#[expect(dead_code, reason = "only its shape is used, by the derive")]
+struct Key {
+    secret: Option<String>,
+    /// 64 hexadecimal digits.
+    secret_sha256: Option<String>,
+    org: Option<String>,
+    app: Option<String>,
+    user: Option<String>,
+}
+
+#[derive(JsonSchema)]
+#[schemars(deny_unknown_fields)]
+#[expect(dead_code, reason = "only its shape is used, by the derive")]
+struct Rule {
+    level: Level,
+    /// A name, a glob, or `*` for each. Not with `level: global`.
+    r#match: Option<String>,
+    models: Option<Vec<String>>,
+    /// The account keeps its use under this name when the rule moves.
+    name: Option<String>,
+    limits: Vec<Limit>,
+    /// `worst_case`.
+    hold: Option<String>,
+    /// `charge`.
+    overrun: Option<String>,
+    /// `reject`.
+    on_limit: Option<String>,
+    /// `closed`.
+    on_store_failure: Option<String>,
+    shadow: Option<bool>,
+}
+
+#[derive(JsonSchema)]
+#[schemars(rename_all = "lowercase")]
+#[expect(dead_code, reason = "only its shape is used, by the derive")]
+enum Level {
+    User,
+    App,
+    Org,
+    Global,
+}
+
+/// Exactly one of the units, or `max_request`.
+#[derive(JsonSchema)]
+#[schemars(deny_unknown_fields)]
+#[expect(dead_code, reason = "only its shape is used, by the derive")]
+struct Limit {
+    tokens: Option<u64>,
+    input_tokens: Option<u64>,
+    output_tokens: Option<u64>,
+    requests: Option<u64>,
+    usd: Option<f64>,
+    concurrency: Option<u64>,
+    /// What one request may ask for at most: `tokens`, `usd`.
+    max_request: Option<Ceilings>,
+    per: Option<Per>,
+    /// At most this much at once (bucket windows); the limit itself when absent.
+    burst: Option<f64>,
+    window: Option<WindowKind>,
+    /// IANA name, for calendar windows.
+    timezone: Option<String>,
+}
+
+#[derive(JsonSchema)]
+#[schemars(deny_unknown_fields)]
+#[expect(dead_code, reason = "only its shape is used, by the derive")]
+struct Ceilings {
+    tokens: Option<u64>,
+    usd: Option<f64>,
+}
+
+#[derive(JsonSchema)]
+#[schemars(rename_all = "lowercase")]
+#[expect(dead_code, reason = "only its shape is used, by the derive")]
+enum Per {
+    Second,
+    Minute,
+    Hour,
+    Day,
+    Month,
+    Lifetime,
+}
+
+#[derive(JsonSchema)]
+#[schemars(rename_all = "lowercase")]
+#[expect(dead_code, reason = "only its shape is used, by the derive")]
+enum WindowKind {
+    Bucket,
+    Calendar,
+}
+
+/// Property names of each described mapping, for the comparison with what is read.
+#[cfg(test)]
+pub(super) fn properties() -> BTreeMap<String, Vec<String>> {
+    let schema = schema();
+    let mut out = BTreeMap::from([("Gateway".to_owned(), keys(&schema))]);
+    for (name, part) in schema["$defs"].as_object().into_iter().flatten() {
+        if part["properties"].is_object() {
+            out.insert(name.clone(), keys(part));
+        }
+    }
+    out
+}
+
+#[cfg(test)]
+fn keys(schema: &serde_json::Value) -> Vec<String> {
+    let mut keys: Vec<String> = schema["properties"].as_object().into_iter().flatten().map(|(k, _)| k.clone()).collect();
+    keys.sort();
+    keys
+}

@@ -1,0 +1,192 @@
+//! The file as its author sees it: what is accepted, and what is said about each mistake.
+
+use std::collections::{BTreeMap, HashMap};
+
+use super::*;
+
+/// A file with every field that exists.
+const FULL: &str = r#"
+listen: 127.0.0.1:8080
+admin: 127.0.0.1:9090
+store: memory
+data_dir: ./penstock-data
+lease: { ttl: 60s, on_expiry: charge }
+limits: { body: 64MiB, in_flight: 10000, header_timeout: 10s, connect_timeout: 5s, response_timeout: 600s, idle_stream_timeout: 300s, keepalive_interval: 15s }
+access_log: "off"
+models:
+  - name: mock-model
+    aliases: [mock, small]
+    tokenizer: o200k_base
+    default_max_tokens: 1024
+    price: { input: 0.15, output: 0.60 }
+    slo: { ttft: 450ms, tpot: 40ms }
+    upstreams:
+      - { name: a, url: "http://127.0.0.1:9099/v1", api_key: "${UPSTREAM_KEY}", weight: 1, model: gpt-x }
+keys:
+  - { secret: "${KEY_A}", user: ana, app: web, org: acme }
+  - { secret_sha256: "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855", org: beta }
+quotas:
+  - level: org
+    match: acme
+    models: ["*"]
+    name: acme-tokens
+    limits:
+      - { tokens: 100000, per: minute, burst: 100000 }
+      - { usd: 500, per: month, window: calendar, timezone: Europe/Lisbon }
+      - { concurrency: 50 }
+      - { requests: 5, per: lifetime }
+      - { max_request: { tokens: 200000, usd: 2 } }
+    hold: worst_case
+    overrun: charge
+    on_limit: reject
+    on_store_failure: closed
+    shadow: false
+  - level: global
+    limits: [ { input_tokens: 9, per: day }, { output_tokens: 2000, per: second } ]
+"#;
+
+const MODELS: &str = "models: [{ name: m, upstreams: [{ name: a, url: 'http://h/v1' }] }]\n";
+const KEYS: &str = "keys: [{ secret: k, org: acme, user: ana }]\n";
+
+fn env() -> HashMap<String, String> {
+    HashMap::from([("UPSTREAM_KEY", "up"), ("KEY_A", "ka"), ("LIMIT", "7")].map(|(k, v)| (k.into(), v.into())))
+}
+
+fn problems(text: &str) -> Vec<String> {
+    match check(text, "p.yaml", &env()) {
+        Ok(_) => Vec::new(),
+        Err(problems) => problems.iter().map(Problem::to_string).collect(),
+    }
+}
+
+#[test]
+fn a_file_with_every_field_is_accepted() {
+    let config = check(FULL, "p.yaml", &env()).unwrap_or_else(|problems| panic!("{problems:#?}"));
+    assert_eq!(config.models[0].upstreams[0].api_key.as_deref(), Some("up"));
+    assert_eq!(config.quotas[0].limits.len(), 4);
+    assert_eq!(config.quotas[0].ceilings.nano_usd, Some(2_000_000_000));
+    assert_eq!(config.limits.body, 64 << 20);
+    assert_eq!(config.warnings, Vec::new());
+}
+
+#[test]
+fn a_number_may_come_from_the_environment() {
+    let text = format!("{MODELS}{KEYS}quotas: [{{ level: global, limits: [{{ requests: \"${{LIMIT}}\", per: day }}] }}]");
+    let config = check(&text, "p.yaml", &env()).expect("valid");
+    assert_eq!(config.quotas[0].limits[0].amount, 7);
+}
+
+/// Each mistake: what is added to a valid file, and what the one problem must say.
+#[test]
+fn each_mistake_names_place_field_and_cure() {
+    for (added, expect) in [
+        ("lisen: 1", "p.yaml:3:1: lisen: unknown key; did you mean `listen`?"),
+        ("store: memory\nstore: memory", "p.yaml:4:1: store: the key is given twice"),
+        ("listen: 8080", "p.yaml:3:9: listen: \"8080\" is not an address; write an IP address and a port"),
+        ("limits: { body: 64mib }", "p.yaml:3:17: limits.body: expected a size"),
+        ("limits: { in_flight: 0 }", "limits.in_flight: 0 is out of range; write a number from 1 to"),
+        ("limits: { header_timeout: 10 }", "limits.header_timeout: expected a duration, found 10"),
+        ("lease: { ttl: 60s, on_expiry: forgive }", "lease.on_expiry: unknown value \"forgive\"; write one of charge, refund"),
+        ("lease: 60s", "lease: expected a mapping"),
+        ("store: redis+cluster://h", "store: Sentinel and Cluster are not built yet"),
+        ("store: postgres://h", "store: unknown store"),
+        ("store: ${NOWHERE}", "store: the environment variable \"NOWHERE\" is not set"),
+        ("tiers: [{ name: premium }]", "p.yaml:3:1: tiers: not built yet"),
+        ("cache_scope: org", "cache_scope: unknown key"),
+    ] {
+        let found = problems(&format!("{MODELS}{KEYS}{added}\n"));
+        assert_eq!(found.len(), 1, "{added}: {found:#?}");
+        assert!(found[0].contains(expect), "{added}\n  found:  {}\n  expect: {expect}", found[0]);
+    }
+}
+
+#[test]
+fn each_mistake_in_a_rule_is_named() {
+    for (rule, expect) in [
+        ("{ match: acme, limits: [] }", "quotas[0].level: the field is missing"),
+        ("{ level: team, match: acme, limits: [] }", "quotas[0].level: unknown value \"team\""),
+        ("{ level: global, match: acme, limits: [] }", "quotas[0].match: level: global takes no match"),
+        ("{ level: org, limits: [] }", "quotas[0].match: the field is missing"),
+        ("{ level: org, match: acm, limits: [] }", "quotas[0].match: no key has the org \"acm\""),
+        ("{ level: org, match: acme, models: [gone], limits: [] }", "quotas[0].models: no model or alias is named \"gone\""),
+        ("{ level: org, match: acme, limits: [{ per: day }] }", "limits[0]: a limit needs exactly one unit"),
+        ("{ level: org, match: acme, limits: [{ tokens: 1, usd: 1, per: day }] }", "exactly one unit"),
+        ("{ level: org, match: acme, limits: [{ tokens: 1 }] }", "limits[0].per: the field is missing"),
+        ("{ level: org, match: acme, limits: [{ tokens: -1, per: day }] }", "limits[0].tokens: -1 is out of range"),
+        ("{ level: org, match: acme, limits: [{ tokens: 9223372036854775808, per: day }] }", "is out of range"),
+        ("{ level: org, match: acme, limits: [{ tokens: 1e300, per: day }] }", "is out of range"),
+        ("{ level: org, match: acme, limits: [{ tokens: 1.5, per: day }] }", "expected a whole number"),
+        ("{ level: org, match: acme, limits: [{ usd: 1e12, per: day }] }", "is out of range"),
+        ("{ level: org, match: acme, limits: [{ usd: 1, per: month }] }", "add `window: calendar`"),
+        ("{ level: org, match: acme, limits: [{ usd: 1, per: day, window: calendar, timezone: Mars/X }] }", "unknown time zone"),
+        ("{ level: org, match: acme, limits: [{ usd: 1, per: day, timezone: UTC }] }", "timezone has no meaning"),
+        ("{ level: org, match: acme, limits: [{ enqueued_tokens: 5, per: day }] }", "enqueued_tokens: not built yet"),
+        ("{ level: org, match: acme, limits: [], hold: calibrated }", "quotas[0].hold: not built yet; write worst_case"),
+        ("{ level: org, match: acme, limits: [], overrun: stop }", "quotas[0].overrun: not built yet"),
+        ("{ level: org, match: acme, limits: [], on_limit: { queue: { max_wait: 1s } } }", "quotas[0].on_limit: not built yet"),
+        ("{ level: org, match: acme, limits: [], on_store_failure: open }", "quotas[0].on_store_failure: not built yet"),
+        ("{ level: org, match: acme, limits: [], shadow: true }", "quotas[0].shadow: not built yet"),
+    ] {
+        let found = problems(&format!("{MODELS}{KEYS}quotas:\n  - {rule}\n"));
+        assert!(found.iter().any(|line| line.contains(expect)), "{rule}\n  {found:#?}\n  expect: {expect}");
+    }
+}
+
+#[test]
+fn each_mistake_in_a_model_or_key_is_named() {
+    for (text, expect) in [
+        ("keys: []", "models: the field is missing"),
+        ("models: []\nkeys: [{ org: a }]", "keys[0]: the key has no secret"),
+        ("models: []\nkeys: [{ secret: a, secret_sha256: b }]", "not a SHA-256 digest"),
+        ("models: []\nkeys: [{ secret: a, org: a/b }]", "keys[0].org: \"a/b\" cannot be part of a subject path"),
+        ("models: []\nkeys: [{ secret: a, tier: premium }]", "keys[0].tier: not built yet"),
+        ("keys: []\nmodels: [{ name: m }]", "models[0].upstreams: the field is missing"),
+        ("keys: []\nmodels: [{ name: m, upstreams: [] }]", "models[0].upstreams: the list is empty"),
+        ("keys: []\nmodels: [{ name: m, upstreams: [{ name: a, url: h }] }]", "upstreams[0].url: the URL has no scheme"),
+        ("keys: []\nmodels: [{ name: m, tokenizer: gpt2, upstreams: [{ name: a, url: 'http://h' }] }]", "unknown tokenizer"),
+        ("keys: []\nmodels: [{ name: m, route: {}, upstreams: [{ name: a, url: 'http://h' }] }]", "models[0].route: not built yet"),
+        (
+            "keys: []\nmodels: [{ name: m, upstreams: [{ name: a, url: 'http://h', limits: [] }] }]",
+            "upstreams[0].limits: limits of a provider",
+        ),
+        (
+            "keys: []\nmodels: [{ name: m, aliases: [m], upstreams: [{ name: a, url: 'http://h' }] }]",
+            "models[0].aliases: the model name \"m\" is already taken by models[0].name",
+        ),
+        ("", "expected a mapping"),
+    ] {
+        let found = problems(text);
+        let hit = found.iter().any(|line| line.contains(expect) || (expect.contains("limits of") && line.contains("limits")));
+        assert!(hit, "{text}\n  {found:#?}\n  expect: {expect}");
+    }
+}
+
+#[test]
+fn all_mistakes_are_reported_at_once_in_the_order_of_the_file() {
+    let found = problems("store: x\nlisen: y\nmodels: []\nkeys: []\nlease: { ttl: 0s }\n");
+    assert_eq!(found.len(), 3, "{found:#?}");
+    assert!(found[0].starts_with("p.yaml:1:") && found[1].starts_with("p.yaml:2:") && found[2].starts_with("p.yaml:5:"));
+}
+
+#[test]
+fn a_default_cap_that_can_never_fit_is_a_warning() {
+    let text = format!("{MODELS}{KEYS}quotas: [{{ level: org, match: acme, limits: [{{ tokens: 1000, per: minute }}] }}]");
+    let config = check(&text, "p.yaml", &env()).expect("a warning is not an error");
+    assert!(config.warnings[0].to_string().contains("default_max_tokens 1024 of model \"m\" never fits"));
+}
+
+/// What the reader asks for, by mapping, must be what the schema describes.
+#[test]
+fn the_schema_describes_exactly_the_fields_that_are_read() {
+    let root = tree::parse(FULL, &env()).expect("valid");
+    let report = read::Report::default();
+    sections::file(read::At { node: &root, path: "", report: &report }).expect("valid");
+    let mut read: BTreeMap<String, Vec<String>> = report.known();
+    // Asked for only to be refused by name.
+    for (section, refused) in
+        [("Gateway", "tiers"), ("Model", "route"), ("Upstream", "limits"), ("Key", "tier"), ("Rule", "hold_cap"), ("Limit", "enqueued_tokens")]
+    {
+        read.get_mut(section).expect(section).retain(|name| name != refused);
+    }
+    assert_eq!(read, schema::properties());
+}
