@@ -139,7 +139,10 @@ impl<'a> At<'a> {
         {
             return Some(*value);
         }
-        self.problem(format!("unknown value {}", self.node.value.describe()), format!("write one of {}", names.join(", ")))
+        self.problem(
+            format!("unknown value {}", self.node.value.describe()),
+            format!("write one of {}", names.join(", ")),
+        )
     }
 }
 
@@ -179,7 +182,12 @@ impl<'a> Fields<'a> {
     ) -> Option<T> {
         if self.entry(name).is_none() {
             let path = join(self.at.path, name);
-            self.at.report.problem(self.at.node.place, &path, "the field is missing", format!("add `{name}: {example}`"));
+            self.at.report.problem(
+                self.at.node.place,
+                &path,
+                "the field is missing",
+                format!("add `{name}: {example}`"),
+            );
             return None;
         }
         self.optional(name, parse)

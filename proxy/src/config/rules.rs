@@ -7,7 +7,9 @@ use super::{
     problem::Place,
     read::{At, Fields},
 };
-use crate::quota::{Ceilings, Level, Limit, MAX_AMOUNT, Pattern, Price, Rule, Subject, Unit, Window, calendar::CalendarPeriod};
+use crate::quota::{
+    Ceilings, Level, Limit, MAX_AMOUNT, Pattern, Price, Rule, Subject, Unit, Window, calendar::CalendarPeriod,
+};
 
 /// A rule and where it stands, for the checks that follow.
 pub(super) struct Placed {

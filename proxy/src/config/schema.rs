@@ -234,7 +234,8 @@ pub(super) fn properties() -> BTreeMap<String, Vec<String>> {
 
 #[cfg(test)]
 fn keys(schema: &serde_json::Value) -> Vec<String> {
-    let mut keys: Vec<String> = schema["properties"].as_object().into_iter().flatten().map(|(k, _)| k.clone()).collect();
+    let mut keys: Vec<String> =
+        schema["properties"].as_object().into_iter().flatten().map(|(k, _)| k.clone()).collect();
     keys.sort();
     keys
 }

@@ -211,7 +211,8 @@ fn url(at: At<'_>) -> Option<UpstreamUrl> {
 fn header_text(at: At<'_>) -> Option<String> {
     let text = at.text()?;
     if http::HeaderValue::from_str(&text).is_err() {
-        return at.problem("the text has characters that no header may carry", "remove line ends and control characters");
+        return at
+            .problem("the text has characters that no header may carry", "remove line ends and control characters");
     }
     Some(text)
 }

@@ -71,7 +71,8 @@ fn a_file_with_every_field_is_accepted() {
 
 #[test]
 fn a_number_may_come_from_the_environment() {
-    let text = format!("{MODELS}{KEYS}quotas: [{{ level: global, limits: [{{ requests: \"${{LIMIT}}\", per: day }}] }}]");
+    let text =
+        format!("{MODELS}{KEYS}quotas: [{{ level: global, limits: [{{ requests: \"${{LIMIT}}\", per: day }}] }}]");
     let config = check(&text, "p.yaml", &env()).expect("valid");
     assert_eq!(config.quotas[0].limits[0].amount, 7);
 }
@@ -86,7 +87,10 @@ fn each_mistake_names_place_field_and_cure() {
         ("limits: { body: 64mib }", "p.yaml:3:17: limits.body: expected a size"),
         ("limits: { in_flight: 0 }", "limits.in_flight: 0 is out of range; write a number from 1 to"),
         ("limits: { header_timeout: 10 }", "limits.header_timeout: expected a duration, found 10"),
-        ("lease: { ttl: 60s, on_expiry: forgive }", "lease.on_expiry: unknown value \"forgive\"; write one of charge, refund"),
+        (
+            "lease: { ttl: 60s, on_expiry: forgive }",
+            "lease.on_expiry: unknown value \"forgive\"; write one of charge, refund",
+        ),
         ("lease: 60s", "lease: expected a mapping"),
         ("store: redis+cluster://h", "store: Sentinel and Cluster are not built yet"),
         ("store: postgres://h", "store: unknown store"),
@@ -108,7 +112,10 @@ fn each_mistake_in_a_rule_is_named() {
         ("{ level: global, match: acme, limits: [] }", "quotas[0].match: level: global takes no match"),
         ("{ level: org, limits: [] }", "quotas[0].match: the field is missing"),
         ("{ level: org, match: acm, limits: [] }", "quotas[0].match: no key has the org \"acm\""),
-        ("{ level: org, match: acme, models: [gone], limits: [] }", "quotas[0].models: no model or alias is named \"gone\""),
+        (
+            "{ level: org, match: acme, models: [gone], limits: [] }",
+            "quotas[0].models: no model or alias is named \"gone\"",
+        ),
         ("{ level: org, match: acme, limits: [{ per: day }] }", "limits[0]: a limit needs exactly one unit"),
         ("{ level: org, match: acme, limits: [{ tokens: 1, usd: 1, per: day }] }", "exactly one unit"),
         ("{ level: org, match: acme, limits: [{ tokens: 1 }] }", "limits[0].per: the field is missing"),
@@ -118,13 +125,25 @@ fn each_mistake_in_a_rule_is_named() {
         ("{ level: org, match: acme, limits: [{ tokens: 1.5, per: day }] }", "expected a whole number"),
         ("{ level: org, match: acme, limits: [{ usd: 1e12, per: day }] }", "is out of range"),
         ("{ level: org, match: acme, limits: [{ usd: 1, per: month }] }", "add `window: calendar`"),
-        ("{ level: org, match: acme, limits: [{ usd: 1, per: day, window: calendar, timezone: Mars/X }] }", "unknown time zone"),
+        (
+            "{ level: org, match: acme, limits: [{ usd: 1, per: day, window: calendar, timezone: Mars/X }] }",
+            "unknown time zone",
+        ),
         ("{ level: org, match: acme, limits: [{ usd: 1, per: day, timezone: UTC }] }", "timezone has no meaning"),
         ("{ level: org, match: acme, limits: [{ enqueued_tokens: 5, per: day }] }", "enqueued_tokens: not built yet"),
-        ("{ level: org, match: acme, limits: [], hold: calibrated }", "quotas[0].hold: not built yet; write worst_case"),
+        (
+            "{ level: org, match: acme, limits: [], hold: calibrated }",
+            "quotas[0].hold: not built yet; write worst_case",
+        ),
         ("{ level: org, match: acme, limits: [], overrun: stop }", "quotas[0].overrun: not built yet"),
-        ("{ level: org, match: acme, limits: [], on_limit: { queue: { max_wait: 1s } } }", "quotas[0].on_limit: not built yet"),
-        ("{ level: org, match: acme, limits: [], on_store_failure: open }", "quotas[0].on_store_failure: not built yet"),
+        (
+            "{ level: org, match: acme, limits: [], on_limit: { queue: { max_wait: 1s } } }",
+            "quotas[0].on_limit: not built yet",
+        ),
+        (
+            "{ level: org, match: acme, limits: [], on_store_failure: open }",
+            "quotas[0].on_store_failure: not built yet",
+        ),
         ("{ level: org, match: acme, limits: [], shadow: true }", "quotas[0].shadow: not built yet"),
     ] {
         let found = problems(&format!("{MODELS}{KEYS}quotas:\n  - {rule}\n"));
@@ -142,9 +161,18 @@ fn each_mistake_in_a_model_or_key_is_named() {
         ("models: []\nkeys: [{ secret: a, tier: premium }]", "keys[0].tier: not built yet"),
         ("keys: []\nmodels: [{ name: m }]", "models[0].upstreams: the field is missing"),
         ("keys: []\nmodels: [{ name: m, upstreams: [] }]", "models[0].upstreams: the list is empty"),
-        ("keys: []\nmodels: [{ name: m, upstreams: [{ name: a, url: h }] }]", "upstreams[0].url: the URL has no scheme"),
-        ("keys: []\nmodels: [{ name: m, tokenizer: gpt2, upstreams: [{ name: a, url: 'http://h' }] }]", "unknown tokenizer"),
-        ("keys: []\nmodels: [{ name: m, route: {}, upstreams: [{ name: a, url: 'http://h' }] }]", "models[0].route: not built yet"),
+        (
+            "keys: []\nmodels: [{ name: m, upstreams: [{ name: a, url: h }] }]",
+            "upstreams[0].url: the URL has no scheme",
+        ),
+        (
+            "keys: []\nmodels: [{ name: m, tokenizer: gpt2, upstreams: [{ name: a, url: 'http://h' }] }]",
+            "unknown tokenizer",
+        ),
+        (
+            "keys: []\nmodels: [{ name: m, route: {}, upstreams: [{ name: a, url: 'http://h' }] }]",
+            "models[0].route: not built yet",
+        ),
         (
             "keys: []\nmodels: [{ name: m, upstreams: [{ name: a, url: 'http://h', limits: [] }] }]",
             "upstreams[0].limits: limits of a provider",
@@ -156,7 +184,8 @@ fn each_mistake_in_a_model_or_key_is_named() {
         ("", "expected a mapping"),
     ] {
         let found = problems(text);
-        let hit = found.iter().any(|line| line.contains(expect) || (expect.contains("limits of") && line.contains("limits")));
+        let hit =
+            found.iter().any(|line| line.contains(expect) || (expect.contains("limits of") && line.contains("limits")));
         assert!(hit, "{text}\n  {found:#?}\n  expect: {expect}");
     }
 }
@@ -165,12 +194,15 @@ fn each_mistake_in_a_model_or_key_is_named() {
 fn all_mistakes_are_reported_at_once_in_the_order_of_the_file() {
     let found = problems("store: x\nlisen: y\nmodels: []\nkeys: []\nlease: { ttl: 0s }\n");
     assert_eq!(found.len(), 3, "{found:#?}");
-    assert!(found[0].starts_with("p.yaml:1:") && found[1].starts_with("p.yaml:2:") && found[2].starts_with("p.yaml:5:"));
+    assert!(
+        found[0].starts_with("p.yaml:1:") && found[1].starts_with("p.yaml:2:") && found[2].starts_with("p.yaml:5:")
+    );
 }
 
 #[test]
 fn a_default_cap_that_can_never_fit_is_a_warning() {
-    let text = format!("{MODELS}{KEYS}quotas: [{{ level: org, match: acme, limits: [{{ tokens: 1000, per: minute }}] }}]");
+    let text =
+        format!("{MODELS}{KEYS}quotas: [{{ level: org, match: acme, limits: [{{ tokens: 1000, per: minute }}] }}]");
     let config = check(&text, "p.yaml", &env()).expect("a warning is not an error");
     assert!(config.warnings[0].to_string().contains("default_max_tokens 1024 of model \"m\" never fits"));
 }
@@ -183,9 +215,14 @@ fn the_schema_describes_exactly_the_fields_that_are_read() {
     sections::file(read::At { node: &root, path: "", report: &report }).expect("valid");
     let mut read: BTreeMap<String, Vec<String>> = report.known();
     // Asked for only to be refused by name.
-    for (section, refused) in
-        [("Gateway", "tiers"), ("Model", "route"), ("Upstream", "limits"), ("Key", "tier"), ("Rule", "hold_cap"), ("Limit", "enqueued_tokens")]
-    {
+    for (section, refused) in [
+        ("Gateway", "tiers"),
+        ("Model", "route"),
+        ("Upstream", "limits"),
+        ("Key", "tier"),
+        ("Rule", "hold_cap"),
+        ("Limit", "enqueued_tokens"),
+    ] {
         read.get_mut(section).expect(section).retain(|name| name != refused);
     }
     assert_eq!(read, schema::properties());
