@@ -4,6 +4,7 @@
 
 mod connection;
 mod decode;
+mod probe;
 mod sample;
 mod schedule;
 
@@ -18,6 +19,7 @@ use std::{
 use bytes::Bytes;
 use tokio::task::LocalSet;
 
+pub use probe::{Answer, probe, put};
 pub use sample::{Series, Totals};
 pub use schedule::Arrivals;
 
@@ -120,6 +122,24 @@ pub fn closed(target: &Target, connections: usize, window: Window, watch: &[u32]
     })
 }
 
+/// All requests of `target` at once, each on its own connection; measured until the last is answered.
+pub fn burst(target: &Target, timeout: Duration) -> io::Result<Outcome> {
+    let began = Cell::new(Instant::now());
+    let window = Window { warmup: Duration::ZERO, measured: timeout, timeout };
+    let mut outcome = run(std::slice::from_ref(target), window, &[], async |load| {
+        tokio::time::sleep_until(load.begin.into()).await;
+        began.set(Instant::now());
+        let mut tasks = tokio::task::JoinSet::new();
+        for turn in 0..load.targets[0].requests.len() {
+            let load = load.clone();
+            tasks.spawn_local(async move { load.exchange(0, turn, Instant::now()).await });
+        }
+        while tasks.join_next().await.is_some() {}
+    })?;
+    outcome.measured = began.get().elapsed();
+    Ok(outcome)
+}
+
 struct Load {
     targets: Vec<Target>,
     begin: Instant,
@@ -163,6 +183,9 @@ fn run(targets: &[Target], window: Window, watch: &[u32], drive: impl AsyncFnOnc
 
 /// What `pids` cost between two instants.
 async fn watch_costs(pids: Vec<u32>, start: Instant, end: Instant) -> io::Result<Vec<Cost>> {
+    if pids.is_empty() {
+        return Ok(Vec::new());
+    }
     let read = || pids.iter().map(|pid| proc::read(*pid)).collect::<io::Result<Vec<_>>>();
     tokio::time::sleep_until(start.into()).await;
     let before = read()?;

@@ -60,6 +60,11 @@ impl Response {
         self.state == State::Done
     }
 
+    /// Status line and headers.
+    pub fn head(&self) -> &[u8] {
+        &self.head
+    }
+
     /// The peer closed: whether that was the end of the response.
     pub fn closed(&mut self) -> bool {
         if self.state == State::UntilClose {
@@ -113,6 +118,7 @@ impl Response {
         if self.state == State::UntilClose {
             self.keep_alive = false;
         }
+        self.head.truncate(end);
         Ok(Some(end))
     }
 

@@ -29,6 +29,16 @@ impl Series {
         }
     }
 
+    pub fn merge(&mut self, other: &Self) {
+        // Both grow to hold any value.
+        if self.0.add(&other.0).is_err() {
+            other
+                .0
+                .iter_recorded()
+                .for_each(|value| self.0.saturating_record_n(value.value_iterated_to(), value.count_at_value()));
+        }
+    }
+
     pub fn count(&self) -> u64 {
         self.0.len()
     }
@@ -57,7 +67,8 @@ pub struct StreamSample {
     /// From the mock's stamp to here, per stamped chunk.
     pub transits_ns: Vec<u64>,
     pub chunks: u64,
-    pub usage_seen: bool,
+    /// Completion tokens of the last usage reported.
+    pub usage: Option<u64>,
     pub done_seen: bool,
     pub broken: bool,
 }
@@ -71,7 +82,7 @@ impl Default for StreamSample {
             gaps_ns: Vec::new(),
             transits_ns: Vec::new(),
             chunks: 0,
-            usage_seen: false,
+            usage: None,
             done_seen: false,
             broken: false,
         }
@@ -113,29 +124,36 @@ impl StreamSample {
         } else if memmem::find(data, b"\"error\":").is_some() {
             self.broken = true;
         }
-        self.usage_seen |= memmem::find(data, b"\"total_tokens\":").is_some();
+        if let Some(tokens) = after(data, b"\"completion_tokens\":").and_then(leading_number) {
+            self.usage = Some(tokens);
+        }
     }
 
     pub fn first(&self) -> Option<Instant> {
         self.first
     }
+}
 
-    pub fn span_ns(&self) -> u64 {
-        self.first.zip(self.last).map_or(0, |(first, last)| nanos(first, last))
-    }
+fn after<'a>(data: &'a [u8], key: &[u8]) -> Option<&'a [u8]> {
+    memmem::find(data, key).map(|at| &data[at + key.len()..])
+}
+
+fn leading_number(text: &[u8]) -> Option<u64> {
+    let text = text.trim_ascii_start();
+    let digits = text.iter().take_while(|byte| byte.is_ascii_digit()).count();
+    std::str::from_utf8(&text[..digits]).ok()?.parse().ok()
 }
 
 /// The text of a content chunk up to the end of the event, if there is any.
 fn content(data: &[u8]) -> Option<&[u8]> {
-    let after = |key: &[u8]| memmem::find(data, key).map(|at| &data[at + key.len()..]);
-    let text = after(b"\"content\":").or_else(|| after(b"\"text\":"))?.trim_ascii_start().strip_prefix(b"\"")?;
+    let value = after(data, b"\"content\":").or_else(|| after(data, b"\"text\":"))?;
+    let text = value.trim_ascii_start().strip_prefix(b"\"")?;
     (text.first()? != &b'"').then_some(text)
 }
 
 /// The clock of `@<ns>;`.
 fn stamp(content: &[u8]) -> Option<u64> {
-    let end = memchr::memchr(b';', content)?;
-    std::str::from_utf8(content[..end].strip_prefix(b"@")?).ok()?.parse().ok()
+    leading_number(content.strip_prefix(b"@")?)
 }
 
 pub fn nanos(from: Instant, to: Instant) -> u64 {
@@ -149,6 +167,8 @@ pub struct Totals {
     /// What went wrong, and how often.
     pub failures: BTreeMap<String, u64>,
     pub chunks: u64,
+    /// Completion tokens, as reported.
+    pub tokens: u64,
     pub streams_without_usage: u64,
     /// From the scheduled start to the last byte.
     pub e2e: Series,
@@ -177,7 +197,8 @@ impl Totals {
             let Some(first) = stream.first() else { return self.failed("stream without content") };
             self.ttft.add_ns(nanos(scheduled, first));
             self.chunks += stream.chunks;
-            self.streams_without_usage += u64::from(!stream.usage_seen);
+            self.streams_without_usage += u64::from(stream.usage.is_none());
+            self.tokens += stream.usage.unwrap_or(0);
             stream.gaps_ns.iter().for_each(|ns| self.itl.add_ns(*ns));
             stream.transits_ns.iter().for_each(|ns| self.transit.add_ns(*ns));
         }
@@ -208,9 +229,9 @@ mod tests {
         let mut stream = StreamSample::default();
         stream.feed(b"data: {\"delta\":{\"role\":\"assistant\",\"content\":\"\"}}\n\n", at(1));
         stream.feed(b"data: {\"delta\":{\"content\":\"@1;\"}}\n\ndata: {\"delta\":{\"con", at(5));
-        stream.feed(b"tent\":\"b\"}}\n\ndata: {\"usage\":{\"total_tokens\":1}}\n\ndata: [DONE]\n\n", at(9));
+        stream.feed(b"tent\":\"b\"}}\n\ndata: {\"usage\":{\"completion_tokens\": 17}}\n\ndata: [DONE]\n\n", at(9));
         assert_eq!((stream.chunks, stream.first(), stream.gaps_ns.as_slice()), (2, Some(at(5)), &[4_000_000][..]));
-        assert_eq!((stream.transits_ns.len(), stream.usage_seen, stream.done_seen), (1, true, true));
+        assert_eq!((stream.transits_ns.len(), stream.usage, stream.done_seen), (1, Some(17), true));
         let mut totals = Totals::default();
         totals.succeeded(began, at(10), Some(&stream));
         assert_eq!((totals.ok, totals.ttft.quantile_ms(0.5).map(f64::round)), (1, Some(5.0)));

@@ -1,5 +1,6 @@
 //! The crate's surface, driven over real sockets.
 
+mod engine;
 mod load;
 mod mock;
 mod raw;
