@@ -122,7 +122,7 @@ fn footprint([idle, after]: [[Cost; 3]; 2], start_time: Duration) -> Section {
     for (index, name) in NAMES.iter().enumerate() {
         let name = if index == DIRECT { "mock upstream" } else { name };
         let mib = |bytes: u64| Figure::of([bytes as f64 / MIB]);
-        let start = (index == PENSTOCK).then(|| start_time.as_secs_f64() * 1e3);
+        let start = (index == PENSTOCK).then_some(start_time.as_secs_f64() * 1e3);
         section.row(
             name,
             vec![
