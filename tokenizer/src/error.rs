@@ -14,6 +14,8 @@ pub enum LoadError {
     Vocabulary { reason: String },
     #[error("{path}: {reason}; expected a tokenizer.json of the Hugging Face `tokenizers` library")]
     Json { path: String, reason: String },
+    #[error("the model's chat template does not compile: {reason}; give the model another template or use completions")]
+    Template { reason: String },
     #[error("there is no built-in tokenizer {name:?}; use o200k_base or cl100k_base")]
     Builtin { name: String },
 }

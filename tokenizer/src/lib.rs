@@ -3,6 +3,8 @@
 
 mod builtin;
 mod byte_level;
+mod chat_prompt;
+mod chat_template;
 mod chunks;
 mod detokenize;
 mod error;
@@ -12,12 +14,16 @@ mod pieces;
 mod pre_tokenizer;
 mod sentencepiece;
 mod specials;
+mod stand_ins;
 mod vocab;
 
+use std::borrow::Cow;
 use std::fmt;
 use std::path::Path;
 use std::sync::OnceLock;
 
+pub use chat_prompt::ChatPrompt;
+pub use chat_template::{ChatTemplate, TemplateError};
 pub use detokenize::Detokenizer;
 pub use error::LoadError;
 pub use specials::Special;
@@ -113,18 +119,35 @@ impl Tokenizer {
         ids
     }
 
+    /// Tokens of a text whose control tokens count as such; every stretch between them goes through `restore` first
+    /// and is plain text then.
+    fn encode_parts<'t>(&self, text: &'t str, restore: impl Fn(&'t str) -> Cow<'t, str>) -> Vec<u32> {
+        let mut ids = Vec::new();
+        self.specials.split_control(text, &mut |part| match part {
+            Part::Token(id) => ids.push(id),
+            Part::Text(text) => ids.extend(self.encode(&restore(text), Special::Plain)),
+        });
+        ids
+    }
+
     /// How many tokens `text` is, as plain text, without begin and end tokens.
     pub fn count(&self, text: &str) -> usize {
         self.encode(text, Special::Plain).len()
     }
 
     /// Puts the begin and end tokens around a prompt that the model expects there, and that are not there yet.
-    pub fn frame(&self, mut ids: Vec<u32>) -> Vec<u32> {
-        if let Some(bos) = self.bos.filter(|bos| self.adds_bos && ids.first() != Some(bos)) {
-            ids.insert(0, bos);
-        }
+    pub fn frame(&self, ids: Vec<u32>) -> Vec<u32> {
+        let mut ids = self.begin(ids);
         if let Some(eos) = self.eos.filter(|eos| self.adds_eos && ids.last() != Some(eos)) {
             ids.push(eos);
+        }
+        ids
+    }
+
+    /// Puts the begin token first if the model expects it and it is not there yet.
+    fn begin(&self, mut ids: Vec<u32>) -> Vec<u32> {
+        if let Some(bos) = self.bos.filter(|bos| self.adds_bos && ids.first() != Some(bos)) {
+            ids.insert(0, bos);
         }
         ids
     }

@@ -1,7 +1,7 @@
 //! Finds the fixed strings of a vocabulary (control and user-defined tokens) in text. What lies between them is
 //! text for the model.
 
-use aho_corasick::{AhoCorasick, MatchKind};
+use aho_corasick::{AhoCorasick, Input, MatchKind};
 
 use crate::error::LoadError;
 use crate::vocab::{Kind, Vocab};
@@ -52,17 +52,25 @@ impl Specials {
         }
     }
 
-    /// The strings of the control tokens.
-    pub(crate) fn control_texts(&self) -> &[Box<str>] {
-        &self.control.texts
+    /// `text` split at control tokens only.
+    pub(crate) fn split_control<'t>(&self, text: &'t str, part: &mut impl FnMut(Part<'t>)) {
+        self.control.split(text, part);
+    }
+
+    pub(crate) fn control(&self) -> &Strings {
+        &self.control
     }
 }
 
+/// The fixed strings of one kind, prepared for search.
 #[derive(Debug)]
-struct Strings {
+pub(crate) struct Strings {
     automaton: Option<AhoCorasick>,
     ids: Vec<u32>,
-    texts: Vec<Box<str>>,
+    /// Sorted, so that all strings with a common beginning are neighbours.
+    sorted: Vec<Box<str>>,
+    first_chars: Vec<char>,
+    longest: usize,
 }
 
 impl Strings {
@@ -73,7 +81,7 @@ impl Strings {
             // A token that is not text can never be found in text.
             let Ok(text) = std::str::from_utf8(bytes) else { continue };
             ids.push(id);
-            texts.push(text.into());
+            texts.push(Box::from(text));
         }
         let automaton = match texts.is_empty() {
             true => None,
@@ -84,7 +92,44 @@ impl Strings {
                     .map_err(|error| LoadError::Vocabulary { reason: format!("special tokens: {error}") })?,
             ),
         };
-        Ok(Self { automaton, ids, texts })
+        texts.sort_unstable();
+        let mut first_chars: Vec<char> = texts.iter().filter_map(|text| text.chars().next()).collect();
+        first_chars.dedup();
+        let longest = texts.iter().map(|text| text.len()).max().unwrap_or(0);
+        Ok(Self { automaton, ids, sorted: texts, first_chars, longest })
+    }
+
+    /// Every character that one of the strings begins with, once.
+    pub(crate) fn first_chars(&self) -> &[char] {
+        &self.first_chars
+    }
+
+    /// Where `text` spells one of the strings (overlapping ones too), and where it begins to spell one when it ends,
+    /// white space at the end aside: what follows may complete it. Ascending.
+    pub(crate) fn spelled(&self, text: &str) -> Vec<usize> {
+        let Some(automaton) = &self.automaton else { return Vec::new() };
+        let mut spelled = Vec::new();
+        let mut from = 0;
+        while let Some(found) = automaton.find(Input::new(text).range(from..)) {
+            spelled.push(found.start());
+            from = found.start() + 1;
+        }
+        let end = text.trim_end();
+        let tail = end.ceil_char_boundary(end.len().saturating_sub(self.longest));
+        for (at, _) in end[tail..].char_indices().filter(|(_, char)| self.first_chars.contains(char)) {
+            if self.begins_with(&end[tail + at..]) {
+                spelled.push(tail + at);
+            }
+        }
+        spelled.sort_unstable();
+        spelled.dedup();
+        spelled
+    }
+
+    /// Whether one of the strings begins with `beginning`.
+    fn begins_with(&self, beginning: &str) -> bool {
+        let at = self.sorted.partition_point(|text| **text < *beginning);
+        self.sorted.get(at).is_some_and(|text| text.starts_with(beginning))
     }
 
     fn split<'t>(&self, text: &'t str, part: &mut impl FnMut(Part<'t>)) {
