@@ -20,7 +20,7 @@ impl Stack {
     async fn start() -> Self {
         let engine = Engine::start(&environment::smollm2(), "smollm2").await;
         let tokenizer = format!("tokenizer: gguf:{}\ndefault_max_tokens: 64", environment::smollm2().display());
-        let mut config = Config::new().model_with("smollm2", &engine.url(), &tokenizer);
+        let mut config = Config::new().model_with("smollm2", &engine.base(), &tokenizer);
         for client in ["", "node-"] {
             config = limited_keys(config, client);
         }

@@ -1,3 +1,8 @@
 //! Promises to users, kept against real processes. One file for each promise; the harness is the `tests` library.
 
+mod bad_input;
 mod clients;
+mod exact;
+mod killed_gateway;
+mod relay;
+mod worked_example;

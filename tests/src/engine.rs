@@ -47,6 +47,11 @@ impl Engine {
         format!("http://{}", self.listen)
     }
 
+    /// What a gateway is configured with.
+    pub fn base(&self) -> String {
+        format!("{}/v1", self.url())
+    }
+
     pub fn client(&self) -> Client {
         Client::new(self.url(), None)
     }

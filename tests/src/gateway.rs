@@ -52,7 +52,7 @@ impl Config {
         self
     }
 
-    /// A model with one upstream (its base URL without `/v1`) and the o200k tokenizer.
+    /// A model with one upstream (its base URL with `/v1`) and the o200k tokenizer.
     pub fn model(self, name: &str, upstream: &str) -> Self {
         self.model_with(name, upstream, "tokenizer: o200k_base")
     }
@@ -63,8 +63,7 @@ impl Config {
         for line in more.lines() {
             writeln!(self.models, "    {line}").expect("a string grows");
         }
-        writeln!(self.models, "    upstreams:\n      - {{ name: only, url: \"{upstream}/v1\" }}")
-            .expect("a string grows");
+        writeln!(self.models, "    upstreams:\n      - {{ name: only, url: \"{upstream}\" }}").expect("a string grows");
         self
     }
 

@@ -1,6 +1,7 @@
 //! The end-to-end harness: real processes of the built `penstock`, a real Redis, mock upstreams, a plain HTTP client.
 //! Nothing of the product is linked in: a test sees what a user sees. The tests themselves are in `e2e/`.
 
+pub mod audit;
 pub mod engine;
 pub mod environment;
 pub mod gateway;
@@ -8,6 +9,7 @@ pub mod http;
 pub mod process;
 pub mod redis_server;
 pub mod resp;
+pub mod sockets;
 pub mod wait;
 
 pub use engine::Engine;

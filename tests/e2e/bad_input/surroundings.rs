@@ -1,0 +1,156 @@
+//! What is wrong around the program: its configuration, its port, its store, its disk.
+
+use std::fs;
+use std::io::{Read, Write};
+use std::net::TcpListener;
+use std::path::Path;
+use std::process::{Command, Output};
+use std::thread;
+use std::time::Duration;
+
+use bench::mock::{Mock, Options};
+use tests::{Config, Engine, Process, RedisServer, environment};
+
+/// Starting must fail within this time, not hang.
+const LIMIT: Duration = Duration::from_secs(20);
+
+/// Waits for a process that must end by itself, unsuccessfully, saying all `words`.
+async fn assert_ends_with(process: &mut Process, words: &[&str], what: &str) {
+    let status = process.wait(LIMIT).await;
+    let log = process.log();
+    assert!(!status.success() && status.code().is_some(), "{what}: {status}\n{log}");
+    assert!(!log.contains("panicked"), "{what}: {log}");
+    for word in words {
+        assert!(log.to_lowercase().contains(&word.to_lowercase()), "{what}: no `{word}` in\n{log}");
+    }
+}
+
+fn penstock(args: &[&str], file: &Path) -> Output {
+    Command::new(environment::penstock()).args(args).arg(file).output().expect("penstock runs")
+}
+
+#[test]
+fn bad_yaml_is_refused_with_place_field_and_cure() {
+    let models = "models:\n  - name: m\n    tokenizer: o200k_base\n    upstreams: [ { name: a, url: \"http://127.0.0.1:1/v1\" } ]\n";
+    let table = [
+        ("", &[][..]),
+        ("listen: [", &[":1"]),
+        ("listen: 127.0.0.1:0\n\tadmin: x\n", &[":2"]),
+        ("lisen: 127.0.0.1:0\n", &[":1:1", "lisen", "listen"]),
+        ("listen: 127.0.0.1:1\nlisten: 127.0.0.1:2\n", &[":2", "listen"]),
+        ("listen: 7\n", &[":1", "listen"]),
+        ("lease: { ttl: soon }\n", &[":1", "ttl"]),
+        ("limits: { in_flight: -1 }\n", &[":1", "in_flight"]),
+        ("limits: { in_flight: 99999999999999999999 }\n", &[":1", "in_flight"]),
+        ("keys: [ { secret: \"${NOT_SET_ANYWHERE}\", org: a } ]\n", &["NOT_SET_ANYWHERE"]),
+        ("quotas: [ { level: team, limits: [] } ]\n", &["level", "team", "org"]),
+        ("quotas: [ { level: org, match: a, limits: [ { tokens: 1, per: month } ] } ]\n", &["month", "calendar"]),
+        ("quotas: [ { level: org, match: a, limits: [ { tokens: 1, per: hour, tokns: 2 } ] } ]\n", &["tokns"]),
+        ("quotas: [ { level: org, match: a, limits: [ { tokens: 9223372036854775808, per: hour } ] } ]\n", &["tokens"]),
+        ("tiers: [ { name: premium } ]\n", &["tiers", "not built"]),
+        ("quotas: [ { level: org, match: a, shadow: true, limits: [] } ]\n", &["shadow", "not built"]),
+        ("quotas: [ { level: org, match: a, hold: calibrated, limits: [] } ]\n", &["calibrated", "not built"]),
+        ("store: redis+cluster://h:1\n", &["redis+cluster", "not built"]),
+    ];
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let file = folder.path().join("penstock.yaml");
+    for (yaml, words) in table {
+        // Only the first case has no models; the others must fail for what they are about.
+        let yaml = if yaml.is_empty() { String::new() } else { format!("{yaml}{models}") };
+        fs::write(&file, &yaml).expect("the config can be written");
+        for command in [&["config", "check"][..], &["serve", "--config"]] {
+            let output = penstock(command, &file);
+            let said = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
+            assert_eq!(output.status.code(), Some(1), "{command:?} of\n{yaml}\n{said}");
+            assert!(said.contains("penstock.yaml"), "{command:?}: the file is not named:\n{said}");
+            for word in words {
+                assert!(said.contains(word), "{command:?} of\n{yaml}\nno `{word}` in\n{said}");
+            }
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_port_in_use_is_named() {
+    let mock = Mock::start(Options::default()).expect("a mock");
+    let taken = TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let address = taken.local_addr().expect("a bound socket");
+    let mut gateway = Config::new().model("m", &mock.url()).launch_on(address);
+    assert_ends_with(&mut gateway.process, &[&address.to_string(), "in use"], "gateway").await;
+
+    let address = address.to_string();
+    let mut engine = Engine::launch(&environment::smollm2(), "smollm2", &["--listen", &address]);
+    assert_ends_with(&mut engine.process, &[&address, "in use"], "engine").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_store_that_cannot_be_used_is_named_at_start() {
+    let mock = Mock::start(Options::default()).expect("a mock");
+    let with = |store: &str| Config::new().model("m", &mock.url()).store(store).launch();
+
+    let nobody = tests::wait::free_address();
+    let mut refused = with(&format!("redis://{nobody}/0"));
+    assert_ends_with(&mut refused.process, &["redis", &nobody.port().to_string()], "refusing").await;
+
+    let mut frozen = RedisServer::start().await;
+    frozen.process().freeze();
+    let mut hanging = with(&frozen.url());
+    assert_ends_with(&mut hanging.process, &["redis"], "hanging").await;
+    frozen.process().thaw();
+
+    let redis = RedisServer::start().await;
+    redis.call(&["ACL", "SETUSER", "limited", "on", ">secret", "~*", "+@all", "-@scripting"]);
+    let mut no_scripts = with(&redis.url().replace("redis://", "redis://limited:secret@"));
+    assert_ends_with(&mut no_scripts.process, &["redis", "script"], "without scripting").await;
+    let mut wrong_password = with(&redis.url().replace("redis://", "redis://limited:wrong@"));
+    assert_ends_with(&mut wrong_password.process, &["redis"], "wrong password").await;
+    assert!(!wrong_password.process.log().contains("wrong@"), "the password is in the log");
+}
+
+/// Serves these bytes for any request, once.
+fn serve_once(bytes: usize) -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let url = format!("http://{}/tiny.gguf", listener.local_addr().expect("a bound socket"));
+    thread::spawn(move || {
+        for stream in listener.incoming() {
+            let Ok(mut stream) = stream else { return };
+            let mut request = [0; 4096];
+            // What is asked does not matter, and a client that gives up early is what the test is about.
+            if stream.read(&mut request).is_ok() {
+                write!(stream, "HTTP/1.1 200 OK\r\ncontent-length: {bytes}\r\nconnection: close\r\n\r\n").ok();
+                stream.write_all(&vec![b'x'; bytes]).ok();
+            }
+        }
+    });
+    url
+}
+
+/// The full disk is a tmpfs of 64 KiB in a mount namespace; where the kernel grants none, a limit on the size of files.
+const ON_A_FULL_DISK: &str = r#"
+    if unshare -rm true 2>/dev/null; then
+        exec unshare -rm sh -c 'mount -t tmpfs -o size=64k none "$1" && "$2" model pull "$3"; code=$?
+                                find "$1" -name "*.gguf"; exit $code' sh "$@"
+    fi
+    trap '' XFSZ; ulimit -f 64
+    "$2" model pull "$3"; code=$?
+    find "$1" -name "*.gguf"; exit $code
+"#;
+
+#[test]
+fn a_disk_that_fills_while_pulling_is_named_and_leaves_no_model() {
+    let cache = tempfile::tempdir().expect("a temporary folder");
+    let output = Command::new("bash")
+        .args(["-c", ON_A_FULL_DISK, "bash"])
+        .arg(cache.path())
+        .arg(environment::penstock())
+        .arg(serve_once(1 << 20))
+        .env("PENSTOCK_CACHE", cache.path())
+        .output()
+        .expect("bash runs");
+    let said = String::from_utf8_lossy(&output.stderr).to_lowercase();
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(["no space left", "file too large"].iter().any(|cause| said.contains(cause)), "{said}");
+    assert!(!said.contains("panicked"), "{said}");
+    let left = String::from_utf8_lossy(&output.stdout);
+    assert_eq!(left.trim(), "", "a partial file stands where a model should");
+}
