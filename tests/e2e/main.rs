@@ -5,4 +5,5 @@ mod clients;
 mod exact;
 mod killed_gateway;
 mod relay;
+mod up;
 mod worked_example;

@@ -35,7 +35,10 @@ impl Engine {
 
     /// Starts it and does not wait: for files that are meant to be refused.
     pub fn launch(model: &Path, name: &str, args: &[&str]) -> Self {
-        let listen = free_address();
+        Self::launch_on(free_address(), model, name, args)
+    }
+
+    pub fn launch_on(listen: SocketAddr, model: &Path, name: &str, args: &[&str]) -> Self {
         let (model, address) = (model.to_string_lossy().into_owned(), listen.to_string());
         let fixed = ["engine", "--model", &model, "--name", name, "--listen", &address];
         let all = fixed.iter().chain(args).copied();

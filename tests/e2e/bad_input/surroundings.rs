@@ -78,9 +78,8 @@ async fn a_port_in_use_is_named() {
     let mut gateway = Config::new().model("m", &mock.url()).launch_on(address);
     assert_ends_with(&mut gateway.process, &[&address.to_string(), "in use"], "gateway").await;
 
-    let address = address.to_string();
-    let mut engine = Engine::launch(&environment::smollm2(), "smollm2", &["--listen", &address]);
-    assert_ends_with(&mut engine.process, &[&address, "in use"], "engine").await;
+    let mut engine = Engine::launch_on(address, &environment::smollm2(), "smollm2", &[]);
+    assert_ends_with(&mut engine.process, &[&address.to_string(), "in use"], "engine").await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
