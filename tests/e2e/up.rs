@@ -150,9 +150,7 @@ async fn no_engine_outlives_a_killed_up() {
     let home = Home::new();
     let mut up = home.up();
     up.banner().await;
-    let parent = up.process.id().to_string();
-    let children = Command::new("pgrep").args(["-P", &parent]).output().expect("`pgrep` runs").stdout;
-    let children: Vec<String> = String::from_utf8_lossy(&children).lines().map(str::to_owned).collect();
+    let children = up.process.children();
     assert_eq!(children.len(), 1, "one engine for one model");
     up.process.kill();
     until(Duration::from_secs(5), "the engine to end", async || {

@@ -68,8 +68,10 @@ impl Process {
     }
 
     fn signal(&self, signal: &str) {
-        let status = Command::new("kill").args([signal, &self.id().to_string()]).status().expect("`kill` runs");
-        assert!(status.success(), "{}: kill {signal} failed", self.name);
+        // The shell's own `kill`: the program of that name is not on every machine.
+        let line = format!("kill {signal} {}", self.id());
+        let status = Command::new("sh").args(["-c", &line]).status().expect("`sh` runs");
+        assert!(status.success(), "{}: {line} failed", self.name);
     }
 
     pub fn exited(&mut self) -> Option<ExitStatus> {
@@ -80,6 +82,19 @@ impl Process {
     pub async fn wait(&mut self, limit: Duration) -> ExitStatus {
         let name = self.name.clone();
         until(limit, &format!("{name} to exit"), async || self.exited()).await
+    }
+
+    /// The processes that it has started and that still run.
+    pub fn children(&self) -> Vec<u32> {
+        let tasks = fs::read_dir(format!("/proc/{}/task", self.id())).expect("a living process");
+        tasks
+            .map(|task| task.expect("a readable entry").path().join("children"))
+            .flat_map(|path| {
+                // A thread may end while its file is read.
+                let list = fs::read_to_string(path).unwrap_or_default();
+                list.split_whitespace().map(|id| id.parse().expect("a process id")).collect::<Vec<_>>()
+            })
+            .collect()
     }
 
     /// Resident memory in bytes.
