@@ -2,7 +2,7 @@
 
 use clap::{Parser, Subcommand};
 
-use crate::model;
+use crate::{bench, model};
 
 const EXIT_CODES: &str = "Exit codes: 0 ok, 1 failed or refused by a check, 2 usage.";
 
@@ -17,12 +17,14 @@ pub struct Args {
 #[derive(Debug, Subcommand)]
 pub enum Command {
     Model(model::Args),
+    Bench(bench::Args),
 }
 
 impl Command {
     pub fn run(self) -> anyhow::Result<()> {
         match self {
             Self::Model(args) => model::run(args),
+            Self::Bench(args) => bench::run(args),
         }
     }
 }

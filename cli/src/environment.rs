@@ -1,6 +1,6 @@
 //! The only reader of environment variables.
 
-use std::{ffi::OsString, path::PathBuf};
+use std::{collections::HashMap, ffi::OsString, path::PathBuf};
 
 #[expect(clippy::disallowed_methods, reason = "the one place that reads the environment")]
 fn read(name: &str) -> Option<OsString> {
@@ -19,6 +19,24 @@ pub fn cache_dir() -> anyhow::Result<PathBuf> {
     }
     user_dir("XDG_CACHE_HOME", ".cache")
         .ok_or_else(|| anyhow::anyhow!("no cache folder: set PENSTOCK_CACHE (or HOME) to a folder that can be written"))
+}
+
+/// Where the ledger of `penstock up` is kept: `penstock` in the user's data folder.
+pub fn data_dir() -> anyhow::Result<PathBuf> {
+    user_dir("XDG_DATA_HOME", ".local/share")
+        .ok_or_else(|| anyhow::anyhow!("no data folder: set XDG_DATA_HOME (or HOME) to a folder that can be written"))
+}
+
+/// Where sockets go: a folder of this login session, else the one for temporary files.
+pub fn runtime_dir() -> PathBuf {
+    absolute("XDG_RUNTIME_DIR").filter(|dir| dir.is_dir()).unwrap_or_else(std::env::temp_dir)
+}
+
+/// All that a configuration file may name as `${NAME}`.
+pub fn all() -> HashMap<String, String> {
+    std::env::vars_os()
+        .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
+        .collect()
 }
 
 fn user_dir(variable: &str, below_home: &str) -> Option<PathBuf> {

@@ -2,9 +2,11 @@
 //! What a subcommand does lives in the file of its name.
 
 mod args;
+mod bench;
 mod environment;
 mod model;
 mod output;
+mod process;
 mod telemetry;
 
 use std::process::ExitCode;

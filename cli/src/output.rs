@@ -26,8 +26,15 @@ pub fn note(text: &str) {
     drop(writeln!(io::stderr(), "{text}"));
 }
 
+/// The command failed, and what it found was shown already.
+#[derive(Debug, thiserror::Error)]
+#[error("refused")]
+pub struct Shown;
+
 pub fn error(error: &anyhow::Error) {
-    note(&format!("error: {error:#}"));
+    if !error.is::<Shown>() {
+        note(&format!("error: {error:#}"));
+    }
 }
 
 /// `98.4 MB`: decimal units, as download pages show them.

@@ -84,15 +84,7 @@ fn check_sum(sha256: &str, expected: Option<&str>) -> anyhow::Result<()> {
 
 /// Refuses what the engine could not read, while the person who fetched it is still there.
 pub fn check_format(path: &Path) -> anyhow::Result<()> {
-    let mut magic = [0; 4];
-    let read = File::open(path).and_then(|mut file| file.read_exact(&mut magic));
-    match read {
-        Ok(()) if &magic == b"GGUF" => Ok(()),
-        Err(error) if error.kind() != ErrorKind::UnexpectedEof => {
-            Err(error).with_context(|| format!("cannot read {}", path.display()))
-        }
-        _ => anyhow::bail!("this is not a GGUF file"),
-    }
+    gguf::File::open(path).map(drop).with_context(|| format!("{}", path.display()))
 }
 
 /// Best effort: what stays behind is a `.partial`, which nothing reads and the next pull overwrites.

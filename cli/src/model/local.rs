@@ -20,7 +20,7 @@ pub fn pull(cache: &Cache, source: &Path, name: Option<&str>, sha256: Option<&st
         format!("`{}` is no file of this machine, no URL and no bundled model ({})", source.display(), catalog::names())
     })?;
     anyhow::ensure!(path.is_file(), "{} is not a file", path.display());
-    incoming::check_format(&path).with_context(|| path.display().to_string())?;
+    incoming::check_format(&path)?;
     let sum = sum(&path)?;
     if let Some(expected) = sha256.filter(|expected| *expected != sum) {
         anyhow::bail!("{} has the SHA-256 sum {sum}, not {expected}", path.display());

@@ -2,7 +2,7 @@
 
 use crate::penstock::Penstock;
 
-const COMMANDS: &[&[&str]] = &[&[], &["model"], &["model", "pull"], &["model", "list"]];
+const COMMANDS: &[&[&str]] = &[&[], &["model"], &["model", "pull"], &["model", "list"], &["bench"]];
 
 #[test]
 fn every_command_has_help_with_an_example() {
