@@ -16,6 +16,7 @@ use std::{collections::HashMap, net::SocketAddr, path::PathBuf, time::Duration};
 
 pub use problem::{Place, Problem};
 pub use schema::schema;
+pub(crate) use upstream_url::socket_path;
 pub use upstream_url::{Transport, UpstreamUrl};
 use wire::slo::Slo;
 

@@ -1,4 +1,100 @@
-//! The gateway: authenticates, reserves, dispatches, relays, settles.
+//! The gateway: authenticates, reserves, dispatches, relays, settles. Reading files, flags and the environment, and
+//! everything global to a process, is the caller's part.
 
+pub mod admin;
 pub mod config;
 pub mod quota;
+
+mod access_log;
+mod body;
+mod call;
+mod catalogue;
+mod charge;
+mod demand;
+mod error;
+mod events;
+mod in_flight;
+mod journal;
+mod pace;
+mod paths;
+mod pipeline;
+mod relay;
+mod respond;
+mod server;
+mod tenants;
+mod trace;
+mod upstreams;
+
+use std::sync::{
+    Arc,
+    atomic::{AtomicBool, Ordering},
+};
+
+use access_log::AccessLog;
+use catalogue::Catalogue;
+use charge::Books;
+pub use config::Config;
+use config::Limits;
+use events::Events;
+use in_flight::InFlight;
+use quota::Quota;
+use tenants::Tenants;
+use upstreams::Upstreams;
+
+/// Why a gateway could not start from a valid configuration.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    #[error(transparent)]
+    Tokenizer(#[from] demand::LoadError),
+    #[error("the access log cannot be written: {0}")]
+    AccessLog(#[source] std::io::Error),
+}
+
+/// One gateway, ready to serve on any number of listeners.
+pub struct Proxy {
+    limits: Limits,
+    tenants: Tenants,
+    catalogue: Catalogue,
+    quota: Arc<Quota>,
+    upstreams: Upstreams,
+    events: Arc<Events>,
+    log: Arc<AccessLog>,
+    in_flight: InFlight,
+    draining: AtomicBool,
+}
+
+impl Proxy {
+    /// Loads what the models need. Call it inside a tokio runtime.
+    pub fn new(config: &Config, quota: Arc<Quota>) -> Result<Arc<Self>, StartError> {
+        let events = Arc::new(Events::default());
+        let catalogue = Catalogue::new(&config.models, &events)?;
+        let log = AccessLog::open(&config.access_log, events.clone()).map_err(StartError::AccessLog)?;
+        Ok(Arc::new(Self {
+            limits: config.limits,
+            tenants: Tenants::new(&config.keys, catalogue.len()),
+            catalogue,
+            quota,
+            upstreams: Upstreams::new(config.limits, events.clone()),
+            in_flight: InFlight::new(config.limits.in_flight, events.in_flight()),
+            events,
+            log: Arc::new(log),
+            draining: AtomicBool::new(false),
+        }))
+    }
+
+    /// Why this gateway should not be sent traffic, if so.
+    pub fn ready(&self) -> Result<(), String> {
+        if self.draining.load(Ordering::Relaxed) {
+            return Err("draining".to_owned());
+        }
+        self.quota.ready().map_err(|error| error.to_string())
+    }
+
+    fn draining(&self) {
+        self.draining.store(true, Ordering::Relaxed);
+    }
+
+    fn books(&self) -> Books {
+        Books { events: self.events.clone(), log: self.log.clone() }
+    }
+}

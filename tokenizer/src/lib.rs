@@ -26,6 +26,7 @@ pub use chat_prompt::ChatPrompt;
 pub use chat_template::{ChatTemplate, TemplateError};
 pub use detokenize::Detokenizer;
 pub use error::LoadError;
+pub use gguf;
 pub use specials::Special;
 
 use crate::builtin::Builtin;

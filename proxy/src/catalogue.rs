@@ -1,0 +1,152 @@
+//! The models that exist, by name and alias, ready to serve: tokenizer loaded, prices and upstream requests prepared.
+
+use std::{collections::HashMap, sync::Arc};
+
+use http::{HeaderValue, Uri};
+use prometheus::IntCounter;
+use wire::{openai, slo::Slo};
+
+use crate::{
+    config,
+    demand::{Counter, LoadError},
+    events::{Events, ModelEvents},
+    pace::Pace,
+    paths::Endpoint,
+    quota::Price,
+};
+
+pub struct Catalogue {
+    names: HashMap<String, Name>,
+    /// Of the list that clients see, in the order of the file.
+    models: Vec<Arc<Model>>,
+}
+
+/// A name a client may ask for.
+pub struct Name {
+    /// Dense, for tables kept per name.
+    pub index: usize,
+    pub model: Arc<Model>,
+}
+
+pub struct Model {
+    pub name: String,
+    aliases: Vec<String>,
+    pub counter: Counter,
+    pub default_max_tokens: u64,
+    pub price: Price,
+    pub slo: Option<Slo>,
+    pub upstreams: Vec<Arc<Upstream>>,
+    pub pace: Pace,
+    pub events: ModelEvents,
+    pub header: HeaderValue,
+}
+
+pub struct Upstream {
+    pub name: String,
+    pub weight: u32,
+    /// What it calls the model.
+    pub model: String,
+    pub host: HeaderValue,
+    pub authorization: Option<HeaderValue>,
+    pub header: HeaderValue,
+    /// Bytes read from it.
+    pub received: IntCounter,
+    chat: Uri,
+    completions: Uri,
+    embeddings: Uri,
+}
+
+impl Catalogue {
+    pub fn new(models: &[config::Model], events: &Events) -> Result<Self, LoadError> {
+        let models =
+            models.iter().map(|model| Model::new(model, events).map(Arc::new)).collect::<Result<Vec<_>, _>>()?;
+        let mut names = HashMap::new();
+        for model in &models {
+            for name in std::iter::once(&model.name).chain(&model.aliases) {
+                let index = names.len();
+                names.insert(name.clone(), Name { index, model: model.clone() });
+            }
+        }
+        Ok(Self { names, models })
+    }
+
+    pub fn find(&self, name: &str) -> Option<&Name> {
+        self.names.get(name)
+    }
+
+    /// How many names there are.
+    pub fn len(&self) -> usize {
+        self.names.len()
+    }
+
+    /// From the configuration alone: no upstream is asked, so none can delay it.
+    pub fn list(&self) -> openai::ModelList {
+        let names = self.models.iter().flat_map(|model| std::iter::once(&model.name).chain(&model.aliases));
+        openai::ModelList::new(names.map(|name| entry(name)).collect())
+    }
+
+    pub fn show(&self, name: &str) -> Option<openai::Model> {
+        self.names.contains_key(name).then(|| entry(name))
+    }
+}
+
+fn entry(name: &str) -> openai::Model {
+    openai::Model::new(name, 0, "penstock")
+}
+
+impl Model {
+    fn new(config: &config::Model, events: &Events) -> Result<Self, LoadError> {
+        let upstreams =
+            config.upstreams.iter().map(|upstream| Arc::new(Upstream::new(upstream, &config.name, events))).collect();
+        Ok(Self {
+            name: config.name.clone(),
+            aliases: config.aliases.clone(),
+            counter: Counter::load(&config.name, &config.tokenizer)?,
+            default_max_tokens: config.default_max_tokens,
+            price: config.price,
+            slo: config.slo,
+            upstreams,
+            pace: Pace::default(),
+            events: events.model(&config.name),
+            header: header_of(&config.name),
+        })
+    }
+}
+
+impl Upstream {
+    fn new(config: &config::Upstream, model: &str, events: &Events) -> Self {
+        let authorization = config.api_key.as_ref().map(|key| {
+            let mut value = header_of(&format!("Bearer {key}"));
+            value.set_sensitive(true);
+            value
+        });
+        Self {
+            name: config.name.clone(),
+            weight: config.weight,
+            model: config.model.clone().unwrap_or_else(|| model.to_owned()),
+            host: header_of(config.url.host()),
+            authorization,
+            header: header_of(&config.name),
+            received: events.received_bytes(model, &config.name),
+            chat: config.url.join(Endpoint::ChatCompletions.path()),
+            completions: config.url.join(Endpoint::Completions.path()),
+            embeddings: config.url.join(Endpoint::Embeddings.path()),
+        }
+    }
+
+    pub fn uri(&self, endpoint: Endpoint) -> &Uri {
+        match endpoint {
+            Endpoint::ChatCompletions => &self.chat,
+            Endpoint::Completions => &self.completions,
+            Endpoint::Embeddings => &self.embeddings,
+        }
+    }
+}
+
+/// Names may have any letters; what no header may carry is left out of it.
+fn header_of(text: &str) -> HeaderValue {
+    HeaderValue::from_str(text).unwrap_or_else(|_| {
+        let plain: String = text.chars().filter(|c| c.is_ascii_graphic() || *c == ' ').collect();
+        HeaderValue::from_str(&plain).unwrap_or(HeaderValue::from_static("-"))
+    })
+}

@@ -1,0 +1,216 @@
+//! One admitted call from its reservation to its one end: what is charged, what is logged, what is counted. However
+//! the call ends, exactly one of the methods that take `self`, or the drop, settles it.
+
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use wire::{
+    Metered, Usage,
+    access::{Decision, Entry, Outcome},
+    slo,
+};
+
+use crate::{
+    access_log::AccessLog,
+    catalogue::{Model, Upstream},
+    events::Events,
+    quota::{self, RateHeaders, Reservation},
+    trace::Arrival,
+};
+
+/// Status of a call whose client left before an answer: never sent, only logged and counted.
+const CLIENT_CLOSED: u16 = 499;
+
+pub struct Charge {
+    /// Taken by the end.
+    open: Option<Open>,
+    pub model: Arc<Model>,
+    books: Books,
+    arrival: Arrival,
+    upstream: Option<Arc<Upstream>>,
+    sent: Option<Instant>,
+    first: Option<Instant>,
+    last: Option<Instant>,
+}
+
+struct Open {
+    reservation: Reservation,
+    entry: Option<Box<Entry>>,
+}
+
+/// Where ends are written down.
+pub struct Books {
+    pub events: Arc<Events>,
+    pub log: Arc<AccessLog>,
+}
+
+impl Charge {
+    pub fn new(
+        reservation: Reservation,
+        model: Arc<Model>,
+        entry: Option<Box<Entry>>,
+        arrival: Arrival,
+        books: Books,
+    ) -> Self {
+        let open = Some(Open { reservation, entry });
+        Self { open, model, books, arrival, upstream: None, sent: None, first: None, last: None }
+    }
+
+    pub fn is_open(&self) -> bool {
+        self.open.is_some()
+    }
+
+    pub fn upstream(&self) -> Option<&Arc<Upstream>> {
+        self.upstream.as_ref()
+    }
+
+    pub fn rate(&self) -> RateHeaders {
+        self.open.as_ref().map(|open| *open.reservation.rate()).unwrap_or_default()
+    }
+
+    /// The call is about to leave for `upstream`.
+    pub fn dispatched(&mut self, upstream: &Arc<Upstream>) {
+        self.upstream = Some(upstream.clone());
+        let Some(open) = &mut self.open else { return };
+        if self.sent.is_none() {
+            let now = Instant::now();
+            self.sent = Some(now);
+            self.model.events.dispatched(now - self.arrival.at);
+            open.reservation.dispatched();
+        }
+    }
+
+    /// Bytes came from the upstream; `output_tokens` so far, as well as is known without work.
+    pub fn streamed(&mut self, now: Instant, output_tokens: u64) {
+        self.first.get_or_insert(now);
+        self.last = Some(now);
+        if let Some(open) = &self.open {
+            open.reservation.streamed(output_tokens);
+        }
+    }
+
+    /// What the prompt was counted at.
+    pub fn prompt(&self) -> u64 {
+        self.open.as_ref().map_or(0, |open| open.reservation.demand().input)
+    }
+
+    /// Output that may have been produced without being seen.
+    fn unseen(&self) -> u64 {
+        let held = self.open.as_ref().map_or(0, |open| open.reservation.demand().output);
+        self.sent.map_or(0, |sent| self.model.pace.unseen(sent.elapsed(), held))
+    }
+
+    /// The answer is complete.
+    pub fn finished(&mut self, status: u16, metered: Metered) {
+        if let (Some(first), Some(last), Some(sent)) = (self.first, self.last, self.sent) {
+            self.model.pace.learn(first - sent, last - sent, metered.usage().completion);
+        }
+        self.end(status, Outcome::Finished, self.used(metered));
+    }
+
+    /// The upstream refused the call itself: the tokens come back, the call counts.
+    pub fn rejected(&mut self, status: u16) {
+        self.end(status, Outcome::UpstreamFailed, quota::Outcome::Rejected);
+    }
+
+    /// No upstream answered: everything comes back.
+    pub fn failed(&mut self, status: u16) {
+        self.end(status, Outcome::UpstreamFailed, quota::Outcome::Refund);
+    }
+
+    /// The whole request went out and the answer did not come in time: it was probably being written.
+    pub fn timed_out(&mut self, status: u16) {
+        let blind = self.blind();
+        self.end(status, Outcome::UpstreamFailed, self.used(blind));
+    }
+
+    /// The upstream stopped in the middle of a stream.
+    pub fn died(&mut self, metered: Metered) {
+        self.end(200, Outcome::UpstreamDied, self.used(metered));
+    }
+
+    /// The client stopped reading a stream.
+    pub fn client_left(&mut self, metered: Metered) {
+        self.end(200, Outcome::ClientDisconnected, self.used(metered));
+    }
+
+    fn blind(&self) -> Metered {
+        Metered::Estimated(Usage { prompt: self.prompt(), completion: self.unseen(), cached: 0 })
+    }
+
+    fn used(&self, metered: Metered) -> quota::Outcome {
+        let usage = metered.usage();
+        quota::Outcome::Used { metered, nano_usd: self.model.price.cost(usage.prompt, usage.completion) }
+    }
+
+    fn end(&mut self, status: u16, outcome: Outcome, settle: quota::Outcome) {
+        let Some(Open { reservation, entry }) = self.open.take() else { return };
+        let demand = reservation.demand();
+        reservation.settle(settle);
+        let metered = match settle {
+            quota::Outcome::Used { metered, .. } => Some(metered),
+            quota::Outcome::Refund | quota::Outcome::Rejected => None,
+        };
+        if let Some(metered) = &metered {
+            self.model.events.charged(&demand, metered);
+        }
+        let timing = self.timing(metered.map_or(0, |metered| metered.usage().completion));
+        self.judge(outcome, &timing);
+        self.books.events.answered(Some(&self.model.name), status);
+        if let Some(mut entry) = entry {
+            entry.served_model = Some(self.model.name.clone());
+            entry.upstream = self.upstream.as_ref().map(|upstream| upstream.name.clone());
+            entry.status = status;
+            entry.decision = Decision { outcome, level: None, limit: None, route: None };
+            entry.usage = metered.map(|metered| metered.usage());
+            entry.estimated = metered.is_some_and(|metered| metered.is_estimated());
+            entry.timing = spelled(&timing, self.sent.map(|sent| sent - self.arrival.at));
+            self.books.log.send(entry);
+        }
+    }
+
+    fn timing(&self, tokens: u64) -> slo::Timing {
+        let ttft = self.first.map(|first| first - self.arrival.at);
+        let writing = self.first.zip(self.last).map(|(first, last)| last - first);
+        let tpot = writing.filter(|_| tokens > 1).map(|writing| writing.div_f64((tokens - 1) as f64));
+        slo::Timing { ttft, tpot, e2e: self.arrival.at.elapsed() }
+    }
+
+    /// Failures miss the objective; a client that left and a call that was refused say nothing about it.
+    fn judge(&self, outcome: Outcome, timing: &slo::Timing) {
+        let met = match outcome {
+            Outcome::Finished => {
+                self.model.events.finished(timing);
+                self.model.slo.map(|slo| slo.met(timing))
+            }
+            Outcome::UpstreamFailed | Outcome::UpstreamDied => self.model.slo.map(|_| false),
+            _ => None,
+        };
+        if let Some(met) = met {
+            self.model.events.judged(met);
+        }
+    }
+}
+
+fn spelled(timing: &slo::Timing, overhead: Option<Duration>) -> wire::access::Timing {
+    let ms = |duration: Duration| duration.as_secs_f64() * 1000.0;
+    wire::access::Timing {
+        ttft_ms: timing.ttft.map(ms),
+        tpot_ms: timing.tpot.map(ms),
+        e2e_ms: ms(timing.e2e),
+        overhead_ms: ms(overhead.unwrap_or(timing.e2e)),
+    }
+}
+
+impl Drop for Charge {
+    /// The client left before an answer: what was sent is charged blind, what was not comes back.
+    fn drop(&mut self) {
+        if self.open.is_none() {
+            return;
+        }
+        let settle = if self.sent.is_some() { self.used(self.blind()) } else { quota::Outcome::Refund };
+        self.end(CLIENT_CLOSED, Outcome::ClientDisconnected, settle);
+    }
+}

@@ -1,0 +1,55 @@
+//! The ledger's own counters in the text format of Prometheus: they live in `quota` and are read at each scrape.
+
+use std::io::Write;
+
+use crate::quota::{Snapshot, stats::LATENCY_BOUNDS};
+
+pub(super) fn render(quota: &Snapshot, out: &mut Vec<u8>) {
+    // Writing to memory cannot fail.
+    write(quota, out).expect("invariant: a Vec takes all bytes");
+}
+
+fn write(quota: &Snapshot, out: &mut Vec<u8>) -> std::io::Result<()> {
+    for (name, help, value) in [
+        ("reserved_tokens_total", "Tokens held for calls.", quota.reserved),
+        ("settled_tokens_total", "Tokens charged.", quota.settled),
+        ("refunded_tokens_total", "Held tokens given back.", quota.refunded),
+        ("expired_tokens_total", "Tokens charged for leases of gateways that died.", quota.expired),
+        ("late_settles_total", "Leases that had expired before they were settled.", quota.late_settles),
+    ] {
+        family(out, &format!("quota_{name}"), "counter", help)?;
+        writeln!(out, "penstock_quota_{name} {value}")?;
+    }
+    family(out, "quota_held_tokens", "gauge", "Tokens held now.")?;
+    writeln!(out, "penstock_quota_held_tokens {}", quota.held)?;
+    family(out, "quota_leaked_tokens", "gauge", "Reserved, and neither settled, refunded nor held. Must be 0.")?;
+    writeln!(out, "penstock_quota_leaked_tokens {}", quota.leaked())?;
+    family(out, "quota_refusals_total", "counter", "Calls refused, by the limit that bound.")?;
+    for ((level, limit), count) in &quota.refusals {
+        writeln!(out, "penstock_quota_refusals_total{{level=\"{}\",limit=\"{limit}\"}} {count}", level.as_str())?;
+    }
+    store(quota, out)
+}
+
+fn store(quota: &Snapshot, out: &mut Vec<u8>) -> std::io::Result<()> {
+    family(out, "store_seconds", "histogram", "Time of each operation of the quota store.")?;
+    for latency in &quota.store {
+        let op = latency.operation.as_str();
+        let mut sum = 0;
+        for (count, bound) in latency.buckets.iter().zip(LATENCY_BOUNDS) {
+            sum += count;
+            writeln!(out, "penstock_store_seconds_bucket{{op=\"{op}\",le=\"{bound}\"}} {sum}")?;
+        }
+        let all: u64 = latency.buckets.iter().sum();
+        writeln!(out, "penstock_store_seconds_bucket{{op=\"{op}\",le=\"+Inf\"}} {all}")?;
+        writeln!(out, "penstock_store_seconds_sum{{op=\"{op}\"}} {}", latency.sum.as_secs_f64())?;
+        writeln!(out, "penstock_store_seconds_count{{op=\"{op}\"}} {all}")?;
+    }
+    let errors: u64 = quota.store.iter().map(|latency| latency.errors).sum();
+    family(out, "store_errors_total", "counter", "Operations that the quota store did not answer.")?;
+    writeln!(out, "penstock_store_errors_total {errors}")
+}
+
+fn family(out: &mut Vec<u8>, name: &str, kind: &str, help: &str) -> std::io::Result<()> {
+    writeln!(out, "# HELP penstock_{name} {help}\n# TYPE penstock_{name} {kind}")
+}

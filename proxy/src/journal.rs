@@ -1,0 +1,77 @@
+//! Fills the line of the access log as a call becomes known. Writing it is `access_log`'s part; the end of an admitted
+//! call is `charge`'s.
+
+use std::time::UNIX_EPOCH;
+
+use http::request;
+use serde::Serialize;
+use wire::access::{self, Decision, Entry, Outcome, Timing};
+
+use crate::{
+    call::Call,
+    error::Error,
+    paths::Endpoint,
+    quota::{Demand, Refused},
+    tenants::Tenant,
+    trace::Arrival,
+};
+
+/// A line that knows who calls and nothing else.
+pub fn entry(parts: &request::Parts, tenant: &Tenant, endpoint: Endpoint) -> Box<Entry> {
+    let arrival = parts.extensions.get().copied().unwrap_or_else(Arrival::now);
+    Box::new(Entry {
+        v: access::VERSION,
+        ts_ms: arrival.wall.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64),
+        request_id: arrival.id.to_string(),
+        who: tenant.who.clone(),
+        model: String::new(),
+        served_model: None,
+        upstream: None,
+        endpoint: endpoint.path().to_owned(),
+        stream: false,
+        status: 0,
+        decision: Decision { outcome: Outcome::Invalid, level: None, limit: None, route: None },
+        demand: None,
+        usage: None,
+        estimated: false,
+        timing: Timing::default(),
+    })
+}
+
+pub fn asked(entry: &mut Option<Box<Entry>>, call: &Call) {
+    if let Some(entry) = entry {
+        entry.model.clone_from(&call.model);
+        entry.stream = call.stream;
+    }
+}
+
+pub fn demanded(entry: &mut Option<Box<Entry>>, demand: &Demand) {
+    if let Some(entry) = entry {
+        let Demand { input, output, .. } = *demand;
+        entry.demand = Some(access::Demand { prompt: input, max_output: output, nano_usd: demand.nano_usd() });
+    }
+}
+
+/// The end of a call that was never admitted.
+pub fn refused(entry: &mut Entry, error: &Error, status: u16, arrival: &Arrival) {
+    let is = |outcome| Decision { outcome, level: None, limit: None, route: None };
+    entry.decision = match error {
+        Error::Refused(Refused::Limit(refusal)) => Decision {
+            level: Some(refusal.level.as_str().to_owned()),
+            limit: Some(refusal.limit.clone()),
+            ..is(Outcome::Refused)
+        },
+        Error::Refused(Refused::Store(_)) => is(Outcome::StoreUnavailable),
+        Error::Refused(Refused::Overloaded) | Error::Overloaded => is(Outcome::Overloaded),
+        Error::Upstream(_) => is(Outcome::UpstreamFailed),
+        _ => is(Outcome::Invalid),
+    };
+    entry.status = status;
+    let e2e_ms = arrival.at.elapsed().as_secs_f64() * 1000.0;
+    entry.timing = Timing { e2e_ms, overhead_ms: e2e_ms, ..Timing::default() };
+}
+
+/// Our own small answers.
+pub fn to_json(body: &impl Serialize) -> Vec<u8> {
+    serde_json::to_vec(body).expect("invariant: our own answers hold only texts and numbers")
+}

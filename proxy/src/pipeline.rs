@@ -1,0 +1,109 @@
+//! THE request path. Layers carry what is generic; what is ours is one typed function, so that a stage skipped or out
+//! of order does not compile.
+
+use std::{convert::Infallible, sync::Arc};
+
+use futures_util::future::BoxFuture;
+use http::{Request, Response, StatusCode, request};
+use hyper::body::Incoming;
+use tower::{Service, ServiceBuilder};
+use wire::access::Entry;
+
+use crate::{
+    Proxy,
+    body::Body,
+    call::{self, Call},
+    charge::Charge,
+    demand,
+    error::Error,
+    journal,
+    paths::{self, Endpoint, Target},
+    respond::{Errors, Failed, json, stamp_rate},
+    tenants::Tenant,
+    trace::{Arrival, Trace},
+};
+
+type Answering = BoxFuture<'static, Result<Response<Body>, Infallible>>;
+
+impl Proxy {
+    /// Outermost first: a request meets these top to bottom, then `answer`.
+    pub(crate) fn service(
+        self: &Arc<Self>,
+    ) -> impl Service<Request<Incoming>, Response = Response<Body>, Error = Infallible, Future = Answering> + Clone + use<>
+    {
+        let proxy = self.clone();
+        ServiceBuilder::new()
+            .layer(Trace) // id and span, so that everything below logs with them
+            .layer(Errors) // the only place where an error becomes an answer
+            .layer(self.in_flight.clone()) // sheds at once; the slot lasts to the body's end
+            .service_fn(move |request| proxy.clone().answer(request))
+    }
+
+    async fn answer(self: Arc<Self>, request: Request<Incoming>) -> Result<Response<Body>, Failed> {
+        let (parts, body) = request.into_parts();
+        let target = paths::target(&parts.method, parts.uri.path()).map_err(|miss| Error::Path {
+            miss,
+            method: parts.method.clone(),
+            path: parts.uri.path().to_owned(),
+        })?;
+        let tenant = self.tenants.authenticate(&parts.headers)?;
+        let answered = match target {
+            Target::Models => Ok(json(StatusCode::OK, journal::to_json(&self.catalogue.list()))),
+            Target::Model(name) => self.show(name),
+            Target::Call { endpoint, deployment } => {
+                let mut entry = Some(journal::entry(&parts, &tenant, endpoint));
+                let called = self.call(&parts, body, endpoint, deployment, &tenant, &mut entry).await;
+                called.inspect_err(|error| self.unanswered(entry, error, &parts))
+            }
+        };
+        let rate = tenant.last_rate();
+        let mut answer = answered.map_err(|error| Failed { error, rate })?;
+        if !answer.headers().contains_key("x-ratelimit-limit-tokens") {
+            stamp_rate(answer.headers_mut(), &rate);
+        }
+        Ok(answer)
+    }
+
+    async fn call(
+        &self,
+        parts: &request::Parts,
+        body: Incoming,
+        endpoint: Endpoint,
+        deployment: Option<String>,
+        tenant: &Arc<Tenant>,
+        entry: &mut Option<Box<Entry>>,
+    ) -> Result<Response<Body>, Error> {
+        let limits = &self.limits;
+        let body = call::collect(&parts.headers, body, limits.body, limits.idle_stream_timeout).await?;
+        let call = Call::parse(endpoint, deployment, body)?;
+        journal::asked(entry, &call);
+        let name = self.catalogue.find(&call.model).ok_or_else(|| Error::UnknownModel(call.model.clone()))?;
+        let demand = demand::of(&call, &name.model).await?;
+        journal::demanded(entry, &demand);
+        let chain = tenant.chain(name.index, |who| self.quota.chain(who, &[&name.model.name, &call.model]));
+        let reservation = self.quota.reserve(chain, demand).await.map_err(Error::Refused)?; // dropped unsent: all back
+        tenant.remember_rate(*reservation.rate());
+        let charge = Charge::new(reservation, name.model.clone(), entry.take(), arrival(parts), self.books());
+        Ok(self.upstreams.dispatch(&call, &parts.headers, charge).await?) // no retry after the first byte
+    }
+
+    fn show(&self, name: String) -> Result<Response<Body>, Error> {
+        let model = self.catalogue.show(&name).ok_or(Error::UnknownModel(name))?;
+        Ok(json(StatusCode::OK, journal::to_json(&model)))
+    }
+
+    /// Counts and logs a call that was never charged; one that was has its line already.
+    fn unanswered(&self, entry: Option<Box<Entry>>, error: &Error, parts: &request::Parts) {
+        let Some(mut entry) = entry else { return };
+        let status = Failed::status_of(error).as_u16();
+        let model = self.catalogue.find(&entry.model).map(|name| name.model.name.as_str());
+        self.events.answered(model, status);
+        journal::refused(&mut entry, error, status, &arrival(parts));
+        self.log.send(entry);
+    }
+}
+
+/// Set by the layer `Trace`; made here only if that layer is not there.
+fn arrival(parts: &request::Parts) -> Arrival {
+    parts.extensions.get().copied().unwrap_or_else(Arrival::now)
+}

@@ -1,0 +1,329 @@
+//! Answers on their way to the client. Streams are forwarded event by event as they came; only usage that the client
+//! did not ask for is cut out. Whole answers are read for their usage and passed on untouched.
+
+mod count;
+mod meter;
+mod usage;
+
+use std::{
+    pin::Pin,
+    task::{Context, Poll, ready},
+    time::Instant,
+};
+
+use bytes::{Bytes, BytesMut};
+use http::{HeaderName, HeaderValue, Response, header, response};
+use http_body::Body as _;
+use hyper::body::Incoming;
+use prometheus::IntCounter;
+use tokio::time::Sleep;
+use wire::{Metered, Usage, openai::ErrorBody, sse};
+
+use self::meter::Meter;
+use crate::{
+    body::Body,
+    call::Call,
+    charge::Charge,
+    config::Limits,
+    respond::{names, stamp_rate},
+    upstreams::Stream,
+};
+
+/// The longest event that is held until it is whole.
+const LONGEST_EVENT: usize = 4 << 20;
+/// Pieces that have arrived are joined into one write up to this size.
+const JOIN: usize = 32 << 10;
+/// A stream that was written to this recently is a fast one: worth a turn of the scheduler to join what comes next.
+const FAST: std::time::Duration = std::time::Duration::from_millis(1);
+/// A comment line: one line end, since some clients take a blank line for an empty event.
+const KEEP_ALIVE: Bytes = Bytes::from_static(b": keep-alive\n");
+
+/// The answer of a call that was read whole.
+pub fn whole(head: response::Parts, body: Bytes, mut charge: Charge) -> Response<Body> {
+    let status = head.status.as_u16();
+    charge.streamed(Instant::now(), 0);
+    let mut answer = start(head, Body::whole(body.clone()), &charge);
+    if answer.status().is_success() {
+        let metered = whole_usage(&body, &charge);
+        if metered.is_estimated() {
+            answer.headers_mut().insert(names::USAGE, HeaderValue::from_static("estimated"));
+        }
+        charge.finished(status, metered);
+    } else {
+        charge.rejected(status);
+    }
+    answer
+}
+
+fn whole_usage(body: &Bytes, charge: &Charge) -> Metered {
+    if let Some(usage) = usage::of_whole(body) {
+        return Metered::Exact(usage);
+    }
+    let mut count = count::Count::default();
+    count.fold(body, &charge.model.counter.tokenizer);
+    let completion = count.total(&charge.model.counter.tokenizer);
+    Metered::Estimated(Usage { prompt: charge.prompt(), completion, cached: 0 })
+}
+
+/// The answer of a call that streams.
+pub fn stream(stream: Stream, call: &Call, charge: Charge, limits: &Limits) -> Response<Body> {
+    let Stream { head, body, first, received } = stream;
+    let mut answer = start(head, Body::whole(Bytes::new()), &charge);
+    let headers = answer.headers_mut();
+    headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-cache"));
+    headers.insert(names::ACCEL_BUFFERING, HeaderValue::from_static("no"));
+    let mut relay = Relay::new(body, !call.wants_usage, charge, limits, received);
+    relay.take(&first);
+    answer.map(|_| Body::relay(relay))
+}
+
+/// Status and headers of the upstream, without those that speak of its own connection, keys and limits.
+fn start(head: response::Parts, body: Body, charge: &Charge) -> Response<Body> {
+    let mut answer = Response::new(body);
+    *answer.status_mut() = head.status;
+    let headers = answer.headers_mut();
+    *headers = head.headers;
+    let stays: Vec<HeaderName> = headers.keys().filter(|name| stays(name)).cloned().collect();
+    for name in stays {
+        headers.remove(name);
+    }
+    headers.insert(names::MODEL, charge.model.header.clone());
+    if let Some(upstream) = charge.upstream() {
+        headers.insert(names::UPSTREAM, upstream.header.clone());
+    }
+    stamp_rate(headers, &charge.rate());
+    answer
+}
+
+fn stays(name: &HeaderName) -> bool {
+    const STAYS: [&str; 12] = [
+        "connection",
+        "keep-alive",
+        "proxy-authenticate",
+        "proxy-connection",
+        "te",
+        "trailer",
+        "transfer-encoding",
+        "upgrade",
+        "content-length",
+        "set-cookie",
+        "x-request-id",
+        "date",
+    ];
+    let name = name.as_str();
+    STAYS.contains(&name) || name.starts_with("x-ratelimit-") || name.starts_with("x-penstock-")
+}
+
+/// A stream between an upstream and a client. It is only polled while the client takes bytes, so a slow client slows
+/// the upstream; it holds at most one incomplete event and [`JOIN`] bytes that are ready.
+pub struct Relay {
+    /// Gone when the stream has ended, which closes the upstream's connection unless it is at its end.
+    upstream: Option<Incoming>,
+    received: IntCounter,
+    decoder: sse::Decoder,
+    out: BytesMut,
+    hide_usage: bool,
+    meter: Meter,
+    charge: Charge,
+    limits: Limits,
+    /// When the upstream last sent, and when we last wrote.
+    heard: Instant,
+    wrote: Instant,
+    /// Set lazily: it fires at the earliest time at which something might be due, not at each byte.
+    alarm: Pin<Box<Sleep>>,
+    /// Bytes in `out` when the last turn was given up in the hope of more.
+    waited_with: usize,
+}
+
+impl Relay {
+    fn new(upstream: Incoming, hide_usage: bool, charge: Charge, limits: &Limits, received: IntCounter) -> Self {
+        let now = Instant::now();
+        Self {
+            upstream: Some(upstream),
+            received,
+            decoder: sse::Decoder::new(LONGEST_EVENT),
+            out: BytesMut::new(),
+            hide_usage,
+            meter: Meter::default(),
+            charge,
+            limits: *limits,
+            heard: now,
+            wrote: now,
+            alarm: Box::pin(tokio::time::sleep(limits.keepalive_interval.min(limits.idle_stream_timeout))),
+            waited_with: 0,
+        }
+    }
+
+    /// The next bytes for the client; `None` at the end. Cancel-safe: dropping it is the client leaving.
+    pub fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Option<Bytes>> {
+        self.gather(cx);
+        if !self.out.is_empty() {
+            if self.hopes_for_more() {
+                cx.waker().wake_by_ref();
+                return Poll::Pending;
+            }
+            self.wrote = Instant::now();
+            self.waited_with = 0;
+            return Poll::Ready(Some(self.out.split().freeze()));
+        }
+        if self.upstream.is_none() {
+            return Poll::Ready(None);
+        }
+        self.silence(cx)
+    }
+
+    /// Takes all that has arrived, up to [`JOIN`].
+    fn gather(&mut self, cx: &mut Context<'_>) {
+        while self.out.len() < JOIN
+            && let Some(upstream) = &mut self.upstream
+        {
+            match Pin::new(upstream).poll_frame(cx) {
+                Poll::Ready(Some(Ok(frame))) => {
+                    if let Ok(data) = frame.into_data() {
+                        self.take(&data);
+                    }
+                }
+                Poll::Ready(Some(Err(error))) => self.broke(&error.to_string()),
+                Poll::Ready(None) => self.ended(),
+                Poll::Pending => return,
+            }
+        }
+    }
+
+    /// One chunk at a time comes through from the connection's task. On a fast stream the next one is there as soon as
+    /// that task has had a turn, so we give ours up as long as that brings something.
+    fn hopes_for_more(&mut self) -> bool {
+        let more = self.upstream.is_some()
+            && self.out.len() < JOIN
+            && self.out.len() > self.waited_with
+            && self.wrote.elapsed() < FAST;
+        self.waited_with = self.out.len();
+        more
+    }
+
+    /// Bytes from the upstream: whole events go out, a rest is held.
+    fn take(&mut self, data: &Bytes) {
+        if data.is_empty() {
+            return;
+        }
+        self.heard = Instant::now();
+        self.received.inc_by(data.len() as u64);
+        self.decoder.push(data);
+        loop {
+            match self.decoder.next_event() {
+                Ok(Some(event)) => self.event(&event),
+                Ok(None) => break,
+                Err(sse::TooLong { limit }) => {
+                    self.broke(&format!("an event of more than {limit} bytes"));
+                    break;
+                }
+            }
+        }
+        self.charge.streamed(self.heard, self.meter.so_far());
+    }
+
+    fn event(&mut self, event: &sse::Event) {
+        let Some(payload) = event.data() else {
+            self.out.extend_from_slice(&event.raw);
+            return;
+        };
+        if payload.as_ref() == sse::DONE.as_bytes() {
+            self.out.extend_from_slice(&event.raw);
+            self.meter.done();
+            // Settled before the client can know that it is over: its next call finds the rest refunded.
+            let metered = self.metered();
+            self.charge.finished(200, metered);
+            return;
+        }
+        match self.meter.event(&payload, self.hide_usage, &self.charge.model.counter.tokenizer) {
+            meter::Pass::AsIs => self.out.extend_from_slice(&event.raw),
+            meter::Pass::Instead(payload) => self.out.extend_from_slice(&sse::encode(&payload)),
+            meter::Pass::Nothing => {}
+        }
+    }
+
+    /// What was used: as reported, else as counted by us.
+    fn metered(&mut self) -> Metered {
+        let prompt = self.charge.prompt();
+        self.meter.metered(prompt, &self.charge.model.counter.tokenizer)
+    }
+
+    /// The body ended as a body should. A stream without `[DONE]` is complete if it said why it stopped.
+    fn ended(&mut self) {
+        self.upstream = None;
+        let rest = Bytes::copy_from_slice(self.decoder.pending());
+        if !rest.is_empty() {
+            // The last event came without its blank line.
+            self.decoder = sse::Decoder::new(LONGEST_EVENT);
+            self.decoder.push(&rest);
+            self.decoder.push(b"\n\n");
+            while let Ok(Some(event)) = self.decoder.next_event() {
+                self.event(&event);
+            }
+        }
+        let metered = self.metered();
+        if self.meter.is_complete() {
+            self.charge.finished(200, metered);
+        } else {
+            self.died("the upstream ended the stream before the answer was complete", metered);
+        }
+    }
+
+    fn broke(&mut self, why: &str) {
+        self.upstream = None;
+        let metered = self.metered();
+        self.died(&format!("the upstream broke off the answer: {why}"), metered);
+    }
+
+    /// Tells the client by an error event: a made-up `stop` or `[DONE]` would pass a half answer off as a whole one.
+    fn died(&mut self, message: &str, metered: Metered) {
+        let finished = self.meter.is_done();
+        self.charge.died(metered);
+        if !finished && !self.meter.said_error() {
+            let body = ErrorBody::new("upstream_error", Some("upstream_died"), None, message);
+            self.out.extend_from_slice(&sse::encode(&body.to_json()));
+        }
+    }
+
+    /// Nothing to send: a comment when one is due, an error when the upstream has been silent too long.
+    fn silence(&mut self, cx: &mut Context<'_>) -> Poll<Option<Bytes>> {
+        loop {
+            ready!(self.alarm.as_mut().poll(cx));
+            let now = Instant::now();
+            if now >= self.heard + self.limits.idle_stream_timeout {
+                self.broke(&format!("silent for {:?}", self.limits.idle_stream_timeout));
+                return Poll::Ready((!self.out.is_empty()).then(|| self.out.split().freeze()));
+            }
+            let due = self.wrote.max(self.heard) + self.limits.keepalive_interval;
+            let wake = due.min(self.heard + self.limits.idle_stream_timeout);
+            if now >= due {
+                self.wrote = now;
+                self.alarm.as_mut().reset((now + self.limits.keepalive_interval).into());
+                return Poll::Ready(Some(KEEP_ALIVE));
+            }
+            self.alarm.as_mut().reset(wake.into());
+        }
+    }
+}
+
+impl Drop for Relay {
+    /// A client that left: the upstream's connection closes with `upstream`, and what it produced is charged.
+    fn drop(&mut self) {
+        if self.charge.is_open() {
+            let metered = self.metered();
+            self.charge.client_left(metered);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_upstreams_own_limits_and_cookies_stay_behind() {
+        let stay = |name: &'static str| stays(&HeaderName::from_static(name));
+        assert!(stay("x-ratelimit-remaining-tokens") && stay("set-cookie") && stay("transfer-encoding"));
+        assert!(!stay("content-type") && !stay("openai-processing-ms"));
+    }
+}

@@ -1,0 +1,110 @@
+//! Follows a stream for its usage. Payloads are only scanned; their text is logged raw and counted when the log is
+//! full or when the stream ends without a usage.
+
+use tokenizer::Tokenizer;
+use wire::{Metered, Usage};
+
+use super::{count::Count, usage};
+
+/// Raw payloads kept before they are counted and dropped.
+const LOG: usize = 8 << 10;
+
+/// How one event goes on to the client.
+pub(super) enum Pass {
+    AsIs,
+    /// With this payload.
+    Instead(Vec<u8>),
+    Nothing,
+}
+
+#[derive(Default)]
+pub(super) struct Meter {
+    usage: Option<Usage>,
+    count: Count,
+    /// Payloads, each ended by a NUL, which JSON cannot hold.
+    log: Vec<u8>,
+    /// Events in `log`: each is about a token.
+    logged: u64,
+    done: bool,
+    said_error: bool,
+}
+
+impl Meter {
+    /// `hide`: the client did not ask for usage.
+    pub fn event(&mut self, payload: &[u8], hide: bool, tokenizer: &Tokenizer) -> Pass {
+        let found = usage::find(payload);
+        if let Some(usage) = found.as_ref().and_then(|found| found.usage) {
+            self.usage = Some(usage);
+        }
+        let alone = found.as_ref().is_some_and(|found| found.alone);
+        if !alone {
+            self.record(payload, tokenizer);
+        }
+        match found {
+            Some(_) if hide && alone => Pass::Nothing,
+            Some(found) if hide => Pass::Instead([&payload[..found.cut.start], &payload[found.cut.end..]].concat()),
+            _ => Pass::AsIs,
+        }
+    }
+
+    fn record(&mut self, payload: &[u8], tokenizer: &Tokenizer) {
+        if payload.starts_with(b"{\"error\"") {
+            self.said_error = true;
+        }
+        if self.log.len() + payload.len() > LOG {
+            self.fold(tokenizer);
+        }
+        if payload.len() > LOG {
+            self.count.fold(payload, tokenizer);
+            return;
+        }
+        self.log.extend_from_slice(payload);
+        self.log.push(0);
+        self.logged += 1;
+    }
+
+    fn fold(&mut self, tokenizer: &Tokenizer) {
+        for payload in self.log.split(|byte| *byte == 0).filter(|payload| !payload.is_empty()) {
+            self.count.fold(payload, tokenizer);
+        }
+        self.log.clear();
+        self.logged = 0;
+    }
+
+    /// Output tokens so far, without work: exact up to the last fold, then a token per event.
+    pub fn so_far(&self) -> u64 {
+        self.usage.map_or(self.count.counted() + self.logged, |usage| usage.completion)
+    }
+
+    pub fn done(&mut self) {
+        self.done = true;
+    }
+
+    /// `[DONE]` was seen.
+    pub fn is_done(&self) -> bool {
+        self.done
+    }
+
+    /// The upstream sent an error event of its own.
+    pub fn said_error(&self) -> bool {
+        self.said_error
+    }
+
+    /// Ended by `[DONE]`, or every choice said why it stopped. Ask after [`Meter::metered`], which counts the rest.
+    pub fn is_complete(&self) -> bool {
+        self.done || (self.count.is_finished() && !self.said_error)
+    }
+
+    pub fn metered(&mut self, prompt: u64, tokenizer: &Tokenizer) -> Metered {
+        if let Some(usage) = self.usage
+            && self.done
+        {
+            return Metered::Exact(usage);
+        }
+        self.fold(tokenizer);
+        match self.usage {
+            Some(usage) => Metered::Exact(usage),
+            None => Metered::Estimated(Usage { prompt, completion: self.count.total(tokenizer), cached: 0 }),
+        }
+    }
+}

@@ -1,0 +1,113 @@
+//! From an admitted call to an answer's first byte: picks upstreams by weight, tries the next one while nothing has
+//! gone to the client, and settles what fails before that. What follows the first byte is `relay`'s part.
+
+mod attempt;
+mod connector;
+mod order;
+
+use std::{sync::Arc, time::Duration};
+
+use bytes::Bytes;
+use http::{HeaderMap, Response};
+use http_body_util::Full;
+use hyper_util::{
+    client::legacy::Client,
+    rt::{TokioExecutor, TokioTimer},
+};
+
+pub use self::attempt::Stream;
+use self::{attempt::Answer, connector::Connector};
+use crate::{body::Body, call::Call, charge::Charge, config::Limits, events::Events, relay, respond::Failed};
+
+/// Servers close idle connections after 5 s (uvicorn) to 75 s (nginx): closing first avoids the race.
+const IDLE_CONNECTION: Duration = Duration::from_secs(30);
+const IDLE_CONNECTIONS: usize = 1024;
+/// Bounds what a stream holds between the upstream's socket and the client's.
+const READ_BUFFER: usize = 64 << 10;
+
+/// Why an upstream gave no answer to pass on, named for the reader of the error.
+#[derive(Debug, thiserror::Error)]
+pub enum Failure {
+    #[error("upstream {upstream} cannot be reached: {message}")]
+    Unreachable { upstream: String, message: String },
+    #[error("upstream {upstream} closed the connection before it answered: {message}")]
+    Reset { upstream: String, message: String },
+    #[error("upstream {upstream} answered {status}: {message}")]
+    Status { upstream: String, status: u16, message: String },
+    #[error("upstream {upstream} is over its own rate limit: {message}")]
+    RateLimited { upstream: String, retry_after: Option<Duration>, message: String },
+    /// Its message stays with us: it may quote the key.
+    #[error("upstream {upstream} refused the gateway's credentials with {status}")]
+    Credentials { upstream: String, status: u16 },
+    #[error("upstream {upstream} did not answer within {waited:?}")]
+    TimedOut { upstream: String, waited: Duration },
+    #[error("upstream {upstream} answered more than {limit} bytes")]
+    TooLong { upstream: String, limit: usize },
+}
+
+pub struct Upstreams {
+    client: Client<Connector, Full<Bytes>>,
+    limits: Limits,
+    events: Arc<Events>,
+}
+
+impl Upstreams {
+    pub fn new(limits: Limits, events: Arc<Events>) -> Self {
+        let client = Client::builder(TokioExecutor::new())
+            .pool_timer(TokioTimer::new())
+            .pool_idle_timeout(IDLE_CONNECTION)
+            .pool_max_idle_per_host(IDLE_CONNECTIONS)
+            .http1_max_buf_size(READ_BUFFER)
+            .set_host(false)
+            .build(Connector::new(limits.connect_timeout));
+        Self { client, limits, events }
+    }
+
+    /// Asks the upstreams of the call's model, one after the other, until one answers. One lease covers all attempts:
+    /// they ask for the same, so its hold stays as it is.
+    pub async fn dispatch(
+        &self,
+        call: &Call,
+        headers: &HeaderMap,
+        mut charge: Charge,
+    ) -> Result<Response<Body>, Failure> {
+        let model = charge.model.clone();
+        let mut last = None;
+        for upstream in order::by_weight(&model.upstreams) {
+            charge.dispatched(upstream);
+            let tried = self.attempt(call, headers, upstream).await;
+            self.events.attempted(&model.name, &upstream.name, attempt::outcome(&tried));
+            match tried {
+                Ok(Answer::Stream(stream)) => return Ok(relay::stream(stream, call, charge, &self.limits)),
+                Ok(Answer::Whole { head, body }) => return Ok(relay::whole(head, body, charge)),
+                Err(failure) => {
+                    let stop = !failure.moves_on();
+                    last = Some(failure);
+                    if stop {
+                        break;
+                    }
+                }
+            }
+        }
+        let failure = last.expect("invariant: a model has at least one upstream");
+        Err(settle(failure, &mut charge))
+    }
+}
+
+impl Failure {
+    /// Another upstream may do better, and nothing was produced that somebody pays for.
+    fn moves_on(&self) -> bool {
+        !matches!(self, Self::TimedOut { .. })
+    }
+}
+
+fn settle(failure: Failure, charge: &mut Charge) -> Failure {
+    let timed_out = matches!(failure, Failure::TimedOut { .. });
+    let status = Failed::status_of_failure(&failure).as_u16();
+    if timed_out {
+        charge.timed_out(status)
+    } else {
+        charge.failed(status)
+    }
+    failure
+}
