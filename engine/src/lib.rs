@@ -1,11 +1,14 @@
 //! The decode engine: GGUF models, paged KV, continuous batching. The core is synchronous, on its own thread.
 
 pub mod backend;
+pub mod cpu;
 #[cfg(test)]
 mod fake;
+pub mod forward;
 mod handle;
 pub mod kv;
 pub mod metrics;
+pub mod model;
 pub mod philox;
 mod queue;
 mod request;

@@ -1,0 +1,245 @@
+//! Weights times activations. Lanes run over 16 output rows; the units of a row are accumulated in order and never
+//! split, for any number of activation rows: a product depends on its own operands only. Which threads multiply what
+//! is decided in `ops`.
+
+use super::quant::UNIT;
+use super::simd::{Isa, Kernel, LANES, Simd};
+use super::tiles::{Format, GROUPS, Quants, Scale, Source, Tiles};
+use super::weights::{Matrix, with_tiles};
+
+/// 32 activations as signed bytes with one scale: x = q * scale.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[repr(C)]
+pub struct ActUnit {
+    /// Four bytes each, the lowest first.
+    q: [i32; GROUPS],
+    scale: f32,
+    /// scale * (sum of all q): what a minimum of the weights is multiplied by.
+    min_scale: f32,
+    /// Sums of the q of each half, for weights around a zero point.
+    sums: [i32; 2],
+}
+
+/// Activation rows for one product: `wide` always, `int8` where quantised weights take it.
+#[derive(Clone, Copy)]
+pub struct Input<'a> {
+    /// (rows, columns)
+    pub wide: &'a [f32],
+    /// (rows, columns / 32); `None` in exact mode.
+    pub int8: Option<&'a [ActUnit]>,
+}
+
+/// Quantises one row: each 32 share the scale max |x| / 127, rounded to nearest, ties to even.
+pub fn quantise(isa: Isa, x: &[f32], out: &mut [ActUnit]) {
+    isa.run(Quantise { x, out });
+}
+
+/// Outputs 16 * tile ..+ 16 of every row in `rows` (first and count) of `input`, to `out[row - first]`.
+pub fn multiply(isa: Isa, matrix: &Matrix, tile: usize, input: Input, first_row: usize, out: &mut [[f32; LANES]]) {
+    let units = matrix.units();
+    let first = tile * units;
+    let wide = &input.wide[first_row * matrix.columns..(first_row + out.len()) * matrix.columns];
+    let int8 = input.int8.map(|units_of_rows| &units_of_rows[first_row * units..(first_row + out.len()) * units]);
+    with_tiles!(&matrix.data,
+        quantised tiles => match int8 {
+            Some(rows) => isa.run(Int8 { tiles, first, units, rows, out }),
+            None => isa.run(Wide { source: tiles, first, units, rows: wide, out }),
+        },
+        float source => isa.run(Wide { source, first, units, rows: wide, out }));
+}
+
+struct Quantise<'a> {
+    x: &'a [f32],
+    out: &'a mut [ActUnit],
+}
+
+impl Kernel for Quantise<'_> {
+    type Out = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) {
+        for (x, out) in self.x.as_chunks::<UNIT>().0.iter().zip(self.out) {
+            let halves = x.as_chunks::<LANES>().0;
+            let (low, high) = (s.load(&halves[0]), s.load(&halves[1]));
+            let largest = s.largest(s.max(s.abs(low), s.abs(high)));
+            let inverse = if largest > 0.0 { 127.0 / largest } else { 0.0 };
+            let q = [s.quantise(low, inverse), s.quantise(high, inverse)];
+            let sums = q.map(|half| half.iter().map(|q| i32::from(*q)).sum::<i32>());
+            let scale = largest / 127.0;
+            let bytes = q.as_flattened().as_chunks::<4>().0;
+            *out = ActUnit {
+                q: std::array::from_fn(|i| i32::from_le_bytes(bytes[i].map(|byte| byte as u8))),
+                scale,
+                min_scale: scale * (sums[0] + sums[1]) as f32,
+                sums,
+            };
+        }
+    }
+}
+
+/// Quantised weights, quantised activations: whole numbers within a unit, f32 from unit to unit.
+struct Int8<'a, F: Format> {
+    tiles: &'a Tiles<F>,
+    first: usize,
+    units: usize,
+    rows: &'a [ActUnit],
+    out: &'a mut [[f32; LANES]],
+}
+
+impl<F: Format> Kernel for Int8<'_, F> {
+    type Out = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) {
+        let units = self.units;
+        let range = self.first..self.first + units;
+        let quants = &self.tiles.quants[range.clone()];
+        let scales = &self.tiles.scales[range.clone()];
+        let mins = if F::HAS_MIN { &self.tiles.mins[range] } else { &[] };
+        let tile = IntTile::<F> { quants, scales, mins };
+        let rows = &self.rows[..self.out.len() * units];
+        let (mut done, count) = (0, self.out.len());
+        while count - done >= 8 {
+            tile.multiply::<S, 8>(s, &rows[done * units..], &mut self.out[done..]);
+            done += 8;
+        }
+        if count - done >= 4 {
+            tile.multiply::<S, 4>(s, &rows[done * units..], &mut self.out[done..]);
+            done += 4;
+        }
+        if count - done >= 2 {
+            tile.multiply::<S, 2>(s, &rows[done * units..], &mut self.out[done..]);
+            done += 2;
+        }
+        if count > done {
+            tile.multiply::<S, 1>(s, &rows[done * units..], &mut self.out[done..]);
+        }
+    }
+}
+
+struct IntTile<'a, F: Format> {
+    quants: &'a [F::Quants],
+    scales: &'a [F::Scale],
+    mins: &'a [F::Scale],
+}
+
+impl<F: Format> IntTile<'_, F> {
+    /// N rows at once share the unpacking of the weights; each row's arithmetic is the same for any N.
+    #[inline(always)]
+    fn multiply<S: Simd, const N: usize>(&self, s: S, rows: &[ActUnit], out: &mut [[f32; LANES]]) {
+        let units = self.quants.len();
+        let rows: [&[ActUnit]; N] = std::array::from_fn(|n| &rows[n * units..(n + 1) * units]);
+        let mut sums = [s.splat(0.0); N];
+        for unit in 0..units {
+            let q = &self.quants[unit];
+            let weights = [
+                q.group(s, 0),
+                q.group(s, 1),
+                q.group(s, 2),
+                q.group(s, 3),
+                q.group(s, 4),
+                q.group(s, 5),
+                q.group(s, 6),
+                q.group(s, 7),
+            ];
+            for n in 0..N {
+                let act = &rows[n][unit];
+                sums[n] = self.add_unit(s, unit, &weights, act, sums[n]);
+            }
+        }
+        for n in 0..N {
+            s.store(sums[n], &mut out[n]);
+        }
+    }
+
+    #[inline(always)]
+    fn add_unit<S: Simd>(&self, s: S, unit: usize, weights: &[S::B; GROUPS], act: &ActUnit, sum: S::F) -> S::F {
+        let scales = &self.scales[unit];
+        let act_scale = s.splat(act.scale);
+        let mut sum = sum;
+        if F::Scale::HALVES {
+            let (low, high) = weights.split_at(GROUPS / 2);
+            for (half, weights) in [low, high].into_iter().enumerate() {
+                let q = &act.q[half * GROUPS / 2..(half + 1) * GROUPS / 2];
+                let dot = s.to_f32(dots::<S, F>(s, weights, q, act.sums[half]));
+                sum = s.fma(dot, s.mul(scales.load(s, half), act_scale), sum);
+            }
+        } else {
+            let dot = s.to_f32(dots::<S, F>(s, weights, &act.q, act.sums[0] + act.sums[1]));
+            sum = s.fma(dot, s.mul(scales.load(s, 0), act_scale), sum);
+        }
+        if F::HAS_MIN {
+            sum = s.fma(self.mins[unit].load(s, 0), s.splat(act.min_scale), sum);
+        }
+        sum
+    }
+}
+
+/// Sum of (weight - zero) * q, exact: the zero point goes in as -zero * (sum of q).
+#[inline(always)]
+fn dots<S: Simd, F: Format>(s: S, weights: &[S::B], q: &[i32], sum: i32) -> S::I {
+    let eight = <F::Quants as Quants>::EIGHT_BITS;
+    let zero = if eight && S::SIGNED_BYTES { 0 } else { i32::from(F::ZERO) };
+    let mut dot = s.splat_i(-zero * sum);
+    for (weights, q) in weights.iter().zip(q) {
+        dot = if eight { s.dot8(dot, *weights, *q) } else { s.dot7(dot, *weights, *q) };
+    }
+    dot
+}
+
+/// Weights of any type as f32, f32 activations: one fused multiply-add for each weight, columns in order.
+struct Wide<'a, T> {
+    source: &'a T,
+    first: usize,
+    units: usize,
+    rows: &'a [f32],
+    out: &'a mut [[f32; LANES]],
+}
+
+impl<T: Source> Kernel for Wide<'_, T> {
+    type Out = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) {
+        let columns = self.units * UNIT;
+        let (mut done, count) = (0, self.out.len());
+        while count - done >= 8 {
+            let rows = &self.rows[done * columns..];
+            wide::<S, T, 8>(s, self.source, self.first, self.units, rows, &mut self.out[done..]);
+            done += 8;
+        }
+        while count > done {
+            let rows = &self.rows[done * columns..];
+            wide::<S, T, 1>(s, self.source, self.first, self.units, rows, &mut self.out[done..]);
+            done += 1;
+        }
+    }
+}
+
+#[inline(always)]
+fn wide<S: Simd, T: Source, const N: usize>(
+    s: S,
+    source: &T,
+    first: usize,
+    units: usize,
+    rows: &[f32],
+    out: &mut [[f32; LANES]],
+) {
+    let columns = units * UNIT;
+    let rows: [&[[f32; 4]]; N] = std::array::from_fn(|n| rows[n * columns..(n + 1) * columns].as_chunks().0);
+    let mut sums = [s.splat(0.0); N];
+    for unit in 0..units {
+        for group in 0..GROUPS {
+            let weights = source.columns(s, first + unit, group);
+            for n in 0..N {
+                let x = &rows[n][unit * GROUPS + group];
+                for (weight, x) in weights.iter().zip(x) {
+                    sums[n] = s.fma(*weight, s.splat(*x), sums[n]);
+                }
+            }
+        }
+    }
+    for n in 0..N {
+        s.store(sums[n], &mut out[n]);
+    }
+}

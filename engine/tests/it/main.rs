@@ -1,0 +1,4 @@
+//! The engine's surface, tested from outside. One file per subject.
+
+mod driver;
+mod golden;
