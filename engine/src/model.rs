@@ -97,7 +97,12 @@ impl ModelSpec {
         let head_dim = keys.opt_size("attention.key_length", SMALL)?.unwrap_or(width / heads);
         let layers = keys.size("block_count", 4096)?;
         keys.require("attention.head_count_kv", kv_heads, heads.is_multiple_of(kv_heads), "it must divide head_count")?;
-        keys.require("attention.key_length", head_dim, head_dim > 0 && head_dim.is_multiple_of(16), "it must be a multiple of 16")?;
+        keys.require(
+            "attention.key_length",
+            head_dim,
+            head_dim > 0 && head_dim.is_multiple_of(16),
+            "it must be a multiple of 16",
+        )?;
         let value_length = keys.opt_size("attention.value_length", SMALL)?.unwrap_or(head_dim);
         keys.require("attention.value_length", value_length, value_length == head_dim, "it must equal key_length")?;
         let rotated = keys.opt_size("rope.dimension_count", SMALL)?.unwrap_or(head_dim);

@@ -69,13 +69,7 @@ pub fn attend<E: KvElement>(
     hand_out(isa, dim, queries, scratch, out);
 }
 
-fn hand_out(
-    isa: Isa,
-    dim: usize,
-    queries: &Queries,
-    scratch: &mut Scratch,
-    mut out: impl FnMut(usize, usize, &[f32]),
-) {
+fn hand_out(isa: Isa, dim: usize, queries: &Queries, scratch: &mut Scratch, mut out: impl FnMut(usize, usize, &[f32])) {
     let heads = queries.heads.len();
     for (item, (sum, state)) in scratch.sums.chunks_exact_mut(dim).zip(&scratch.states).enumerate() {
         let scale = 1.0 / isa.run(Total(&state.weights));

@@ -130,8 +130,7 @@ impl<F: Format> IntTile<'_, F> {
         let units = self.quants.len();
         let rows: [&[ActUnit]; N] = std::array::from_fn(|n| &rows[n * units..(n + 1) * units]);
         let mut sums = [s.splat(0.0); N];
-        for unit in 0..units {
-            let q = &self.quants[unit];
+        for (unit, q) in self.quants.iter().enumerate() {
             let weights = [
                 q.group(s, 0),
                 q.group(s, 1),

@@ -78,7 +78,11 @@ impl Pool {
             Self::F32(_) => size_of::<f32>(),
             Self::F16(_) => size_of::<u16>(),
         };
-        KvLayout { groups: spec.kv_groups(), total_blocks: blocks, bytes_per_block: (shape.block_len() * element) as u64 }
+        KvLayout {
+            groups: spec.kv_groups(),
+            total_blocks: blocks,
+            bytes_per_block: (shape.block_len() * element) as u64,
+        }
     }
 
     /// Both ends are blocks of the pool: the caller has checked.

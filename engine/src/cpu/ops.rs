@@ -317,13 +317,7 @@ fn each_row(threads: &mut Pool, rows: usize, f: &(dyn Fn(usize) + Sync)) -> Resu
     Ok(())
 }
 
-fn quantise_rows(
-    isa: Isa,
-    threads: &mut Pool,
-    x: &[f32],
-    columns: usize,
-    out: &mut Vec<ActUnit>,
-) -> Result<(), Error> {
+fn quantise_rows(isa: Isa, threads: &mut Pool, x: &[f32], columns: usize, out: &mut Vec<ActUnit>) -> Result<(), Error> {
     let (rows, units) = (x.len() / columns, columns / UNIT);
     out.resize(rows * units, ActUnit::default());
     let out = Disjoint::new(out);

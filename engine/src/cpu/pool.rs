@@ -99,7 +99,8 @@ impl Pool {
         // SAFETY: the state is closed with nobody inside (the last `run` waited for that), so no one reads the job;
         // the lifetime is erased only until `Closer` has waited for every worker that joined this job.
         unsafe {
-            *self.shared.job.get() = Job { task: std::mem::transmute::<*const Task<'_>, *const Task<'static>>(task), tasks };
+            *self.shared.job.get() =
+                Job { task: std::mem::transmute::<*const Task<'_>, *const Task<'static>>(task), tasks };
         }
         self.shared.next.store(0, Ordering::Relaxed);
         let number = (self.shared.state.load(Ordering::Relaxed) >> 32).wrapping_add(1) << 32;
@@ -187,8 +188,7 @@ impl Shared {
         let state = self.state.load(Ordering::Acquire);
         let number = state >> 32;
         let open = state & OPEN != 0 && number != last;
-        let joined = open
-            && self.state.compare_exchange(state, state + 1, Ordering::AcqRel, Ordering::Relaxed).is_ok();
+        let joined = open && self.state.compare_exchange(state, state + 1, Ordering::AcqRel, Ordering::Relaxed).is_ok();
         joined.then_some(number)
     }
 
@@ -216,4 +216,3 @@ impl Drop for Leave<'_> {
         self.0.state.fetch_sub(1, Ordering::Release);
     }
 }
-

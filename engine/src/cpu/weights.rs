@@ -141,12 +141,7 @@ impl<'a> Source<'a> {
     }
 
     /// Calls `pack` for every tile, slice by slice, giving each slice's pages back once it is packed.
-    fn each_tile(
-        &self,
-        file: &gguf::File,
-        pool: &mut Pool,
-        pack: &(dyn Fn(usize, &mut dyn Iterator<Item = (usize, &'a [u8])>) + Sync),
-    ) -> Packed {
+    fn each_tile(&self, file: &gguf::File, pool: &mut Pool, pack: &(dyn Fn(usize) + Sync)) -> Packed {
         let tile_bytes = LANES * self.row_bytes();
         let tiles = self.rows.div_ceil(LANES);
         let per_slice = (SLICE / tile_bytes).max(1);
@@ -161,7 +156,7 @@ impl<'a> Source<'a> {
                 #[expect(unsafe_code, reason = "each task writes its own slot")]
                 let slot = unsafe { slots.slice(index..index + 1) };
                 slot[0] = *blake3::hash(bytes).as_bytes();
-                pack(tile, &mut self.rows(tile));
+                pack(tile);
             })?;
             self.release(file, first * tile_bytes, count * tile_bytes);
         }
@@ -185,13 +180,13 @@ fn pack<F: Format>(tiles: &mut Tiles<F>, source: Source, file: &gguf::File, pool
     let quants = Disjoint::new(&mut tiles.quants);
     let scales = Disjoint::new(&mut tiles.scales);
     let mins = Disjoint::new(&mut tiles.mins);
-    source.each_tile(file, pool, &|tile, rows| {
+    source.each_tile(file, pool, &|tile| {
         let range = tile * units..(tile + 1) * units;
         // SAFETY: every tile is packed by one task, and tiles have disjoint ranges.
         let (quants, scales) = unsafe { (quants.slice(range.clone()), scales.slice(range.clone())) };
         // SAFETY: as above; a format without minimums has an empty buffer and an empty range.
         let mins = unsafe { mins.slice(if F::HAS_MIN { range } else { 0..0 }) };
-        for (lane, row) in rows {
+        for (lane, row) in source.rows(tile) {
             for index in 0..units {
                 let unit = quant::unit(source.kind, row, index).expect("invariant: a quantised type has units");
                 quants[index].set(lane, &unit.q);
@@ -205,13 +200,18 @@ fn pack<F: Format>(tiles: &mut Tiles<F>, source: Source, file: &gguf::File, pool
 }
 
 #[expect(unsafe_code, reason = "each task writes the units of its own tile")]
-fn pack_float<E: Element + FromBytes>(tiles: &mut FloatTiles<E>, source: Source, file: &gguf::File, pool: &mut Pool) -> Packed {
+fn pack_float<E: Element + FromBytes>(
+    tiles: &mut FloatTiles<E>,
+    source: Source,
+    file: &gguf::File,
+    pool: &mut Pool,
+) -> Packed {
     let units = source.columns / UNIT;
     let all = Disjoint::new(&mut tiles.0);
-    source.each_tile(file, pool, &|tile, rows| {
+    source.each_tile(file, pool, &|tile| {
         // SAFETY: every tile is packed by one task, and tiles have disjoint ranges.
         let out = unsafe { all.slice(tile * units..(tile + 1) * units) };
-        for (lane, row) in rows {
+        for (lane, row) in source.rows(tile) {
             for (column, bytes) in row.chunks_exact(size_of::<E>()).enumerate() {
                 out[column / UNIT][column % UNIT][lane] = E::from_bytes(bytes);
             }
@@ -269,13 +269,19 @@ impl<T: super::tiles::Source> Kernel for Row<'_, T> {
 /// A vector of f32 (norm weights), of any float type.
 pub fn vector(file: &gguf::File, tensor: &gguf::TensorInfo, len: usize) -> Result<Vec<f32>, LoadError> {
     if tensor.dims != [len as u64] {
-        return Err(LoadError::Shape { tensor: tensor.name.clone(), found: tensor.dims.clone(), expected: vec![len as u64] });
+        return Err(LoadError::Shape {
+            tensor: tensor.name.clone(),
+            found: tensor.dims.clone(),
+            expected: vec![len as u64],
+        });
     }
     let bytes = file.bytes(tensor);
     match tensor.kind {
         TensorType::F32 => Ok(bytes.chunks_exact(4).map(f32::from_bytes).collect()),
         TensorType::F16 => Ok(bytes.chunks_exact(2).map(|b| f16_to_f32(u16::from_bytes(b))).collect()),
-        TensorType::BF16 => Ok(bytes.chunks_exact(2).map(|b| f32::from_bits(u32::from(u16::from_bytes(b)) << 16)).collect()),
+        TensorType::BF16 => {
+            Ok(bytes.chunks_exact(2).map(|b| f32::from_bits(u32::from(u16::from_bytes(b)) << 16)).collect())
+        }
         kind => Err(LoadError::Type { tensor: tensor.name.clone(), kind, expected: "F32, F16 or BF16" }),
     }
 }

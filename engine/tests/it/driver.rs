@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use engine::backend::{
-    Backend, BLOCK_SIZE, BlockId, Row, RowToken, SamplePlan, Sampled, SamplingParams, SeqPlan, StepPlan,
+    BLOCK_SIZE, Backend, BlockId, Row, RowToken, SamplePlan, Sampled, SamplingParams, SeqPlan, StepPlan,
 };
 use engine::cpu::{CpuBackend, CpuOptions};
 
@@ -41,7 +41,13 @@ impl Sequence {
     }
 
     /// Adds the next `count` tokens to the plan; the rows from `sample_from` on are sampled as `sample` says.
-    pub fn plan(&mut self, plan: &mut StepPlan, count: usize, groups: u32, sample: impl Fn(usize) -> Option<SamplePlan>) {
+    pub fn plan(
+        &mut self,
+        plan: &mut StepPlan,
+        count: usize,
+        groups: u32,
+        sample: impl Fn(usize) -> Option<SamplePlan>,
+    ) {
         let start = plan.rows.len() as u32;
         for position in self.computed..self.computed + count {
             let row = plan.rows.len() as u32;

@@ -43,7 +43,7 @@ fn gemma3_in_production_mode_is_as_close_as_the_reference_engine() {
 
 fn exact(model: &Reference) {
     let found = Findings::of(model, true);
-    println!("{} exact: {found}", model.golden);
+    eprintln!("{} exact: {found}", model.golden);
     assert!(found.top5.iter().all(|error| *error <= 0.01), "a top-5 value is off by {}", found.worst());
     assert_eq!(found.wrong_argmax_above(0.02), 0, "an argmax differs where the margin is above 0.02");
     assert!(found.perplexity.abs() <= 0.0002, "perplexity is off by {:.5} %", found.perplexity * 100.0);
@@ -51,7 +51,7 @@ fn exact(model: &Reference) {
 
 fn production(model: &Reference) {
     let found = Findings::of(model, false);
-    println!("{} production: {found}", model.golden);
+    eprintln!("{} production: {found}", model.golden);
     assert!(found.mean() <= model.top5_mean, "mean top-5 error {} is above {}", found.mean(), model.top5_mean);
     let p99 = model.top5_p99 * 1.15;
     assert!(found.quantile(0.99) <= p99, "p99 top-5 error {} is above {p99}", found.quantile(0.99));
@@ -95,7 +95,8 @@ impl Findings {
         for (expected, step) in list(&item["exact_f32_top5_first8"]).iter().zip(steps) {
             for top in list(expected) {
                 let id = top["id"].as_u64().expect("an id") as u32;
-                let found = step.top.iter().find(|(token, _)| *token == id).map_or(f64::NEG_INFINITY, |top| top.1.into());
+                let found =
+                    step.top.iter().find(|(token, _)| *token == id).map_or(f64::NEG_INFINITY, |top| top.1.into());
                 self.top5.push((found - top["logprob"].as_f64().expect("a number")).abs());
             }
         }
