@@ -108,7 +108,7 @@ fn sentencepiece(file: &File, kinds: &[Kind]) -> Result<(Model, Vocab), LoadErro
     let unknown = token_id(file, &vocab, "unknown_token_id")?;
     let space_prefix = file.opt_bool(&key("add_space_prefix"))?.unwrap_or(true);
     let model = SentencePiece::new(&vocab, scores, unknown, space_prefix)?;
-    Ok((Model::SentencePiece(model), vocab))
+    Ok((Model::SentencePiece(Box::new(model)), vocab))
 }
 
 fn byte_level(file: &File, kinds: &[Kind]) -> Result<(Model, Vocab), LoadError> {
@@ -132,7 +132,7 @@ fn byte_level(file: &File, kinds: &[Kind]) -> Result<(Model, Vocab), LoadError> 
         };
         merges.push((left.to_owned(), right.to_owned()));
     }
-    Ok((Model::ByteLevel(ByteLevel::new(tokens, merges, scheme)?), vocab))
+    Ok((Model::ByteLevel(Box::new(ByteLevel::new(tokens, merges, scheme)?)), vocab))
 }
 
 fn utf8<'a>(bytes: &'a [u8], what: &str, index: u32) -> Result<&'a str, LoadError> {

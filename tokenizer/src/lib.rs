@@ -10,8 +10,10 @@ mod detokenize;
 mod error;
 mod gguf_vocab;
 mod hugging_face;
+pub mod openai_chat;
 mod pieces;
 mod pre_tokenizer;
+mod prompt_counter;
 mod sentencepiece;
 mod specials;
 mod stand_ins;
@@ -27,6 +29,7 @@ pub use chat_template::{ChatTemplate, TemplateError};
 pub use detokenize::Detokenizer;
 pub use error::LoadError;
 pub use gguf;
+pub use prompt_counter::PromptCounter;
 pub use specials::Special;
 
 use crate::builtin::Builtin;
@@ -37,9 +40,9 @@ use crate::specials::{Part, Specials};
 use crate::vocab::{Kind, Vocab};
 
 enum Model {
-    SentencePiece(SentencePiece),
-    ByteLevel(ByteLevel),
-    HuggingFace(HuggingFace),
+    SentencePiece(Box<SentencePiece>),
+    ByteLevel(Box<ByteLevel>),
+    HuggingFace(Box<HuggingFace>),
     Builtin(Builtin),
 }
 
@@ -69,7 +72,7 @@ impl Tokenizer {
         let vocab = model.vocab();
         let (bos, eos) = model.frame();
         let ends = ends_by_text(&vocab);
-        Self::new(Model::HuggingFace(model), vocab, bos, eos, bos.is_some(), eos.is_some(), ends)
+        Self::new(Model::HuggingFace(Box::new(model)), vocab, bos, eos, bos.is_some(), eos.is_some(), ends)
     }
 
     /// `o200k_base` or `cl100k_base`.

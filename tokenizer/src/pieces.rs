@@ -24,7 +24,7 @@ impl Pieces {
 
     fn insert(&mut self, vocab: &Vocab, text: &[u8], id: u32) {
         if let Err(free) = self.probe(vocab, text) {
-            self.slots[free] = hash(text) & TAG | u64::from(id) + 1;
+            self.slots[free] = (hash(text) & TAG) | (u64::from(id) + 1);
         }
     }
 

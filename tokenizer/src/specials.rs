@@ -76,7 +76,7 @@ pub(crate) struct Strings {
 impl Strings {
     fn new<'v>(tokens: impl Iterator<Item = (u32, &'v [u8], Kind)>) -> Result<Self, LoadError> {
         let mut ids = Vec::new();
-        let mut texts = Vec::new();
+        let mut texts: Vec<Box<str>> = Vec::new();
         for (id, bytes, _) in tokens {
             // A token that is not text can never be found in text.
             let Ok(text) = std::str::from_utf8(bytes) else { continue };
@@ -88,7 +88,7 @@ impl Strings {
             false => Some(
                 AhoCorasick::builder()
                     .match_kind(MatchKind::LeftmostLongest)
-                    .build(texts.iter().map(|text: &Box<str>| text.as_bytes()))
+                    .build(texts.iter().map(|text| text.as_bytes()))
                     .map_err(|error| LoadError::Vocabulary { reason: format!("special tokens: {error}") })?,
             ),
         };

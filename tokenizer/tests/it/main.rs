@@ -6,5 +6,6 @@ mod detokenizer;
 mod fixture;
 mod golden;
 mod loading;
+mod openai;
 mod robust;
 mod speed;

@@ -17,6 +17,7 @@ fn cpu_seconds() -> f64 {
     stat.split(' ').next().unwrap().parse::<f64>().unwrap() / 1e9
 }
 
+#[expect(clippy::print_stdout, reason = "the figures are what this is for")]
 fn measure(name: &str, load: impl FnOnce() -> Tokenizer) {
     let (before, start) = (resident_mib(), cpu_seconds());
     let tokenizer = load();
