@@ -21,8 +21,10 @@ impl ByteLevel {
         scheme: &Scheme,
     ) -> Result<Self, LoadError> {
         let vocabulary = |error: tokenizers::Error| LoadError::Vocabulary { reason: error.to_string() };
+        let tokens: Vocab = tokens.into_iter().collect();
+        check_merges(&tokens, &merges)?;
         let model: BPE = BpeBuilder::new()
-            .vocab_and_merges(tokens.into_iter().collect::<Vocab>(), merges)
+            .vocab_and_merges(tokens, merges)
             .ignore_merges(scheme.ignore_merges)
             .build()
             .map_err(vocabulary)?;
@@ -41,6 +43,20 @@ impl ByteLevel {
             ids.extend_from_slice(encoding.expect("invariant: a chunk is within the patterns' limits").get_ids());
         }
     }
+}
+
+/// The library panics on merges longer than the longest token, so every merge is checked to make a token first.
+fn check_merges(tokens: &Vocab, merges: &[(String, String)]) -> Result<(), LoadError> {
+    let mut joined = String::new();
+    for (rank, (left, right)) in merges.iter().enumerate() {
+        joined.clear();
+        joined.extend([left.as_str(), right.as_str()]);
+        if let Some(missing) = [left, right, &joined].into_iter().find(|text| !tokens.contains_key(text.as_str())) {
+            let reason = format!("merge {rank} ({left:?}, {right:?}) needs the token {missing:?}, which is not there");
+            return Err(LoadError::Vocabulary { reason });
+        }
+    }
+    Ok(())
 }
 
 /// The byte that a character of a byte-level vocabulary stands for: printable Latin-1 is itself, the other 68

@@ -10,7 +10,7 @@ use crate::vocab::{Kind, Vocab};
 use crate::{Model, Tokenizer};
 
 /// Tokens that end a turn or a text in some family of models. Files name one end token, models use several.
-pub(crate) const END_TEXTS: &[&str] = &[
+const END_TEXTS: &[&str] = &[
     "<|eot_id|>",
     "<|eom_id|>",
     "<|im_end|>",
@@ -33,8 +33,9 @@ pub(crate) fn load(file: &File) -> Result<Tokenizer, LoadError> {
     let model_name = file.str("tokenizer.ggml.model")?;
     let (model, mut vocab, begins) = match model_name {
         "gpt2" => {
-            let (model, vocab) = byte_level(file, &kinds)?;
-            (model, vocab, false)
+            let scheme = Scheme::named(file.opt_str(&key("pre"))?.unwrap_or("default"))?;
+            let (model, vocab) = byte_level(file, &kinds, scheme)?;
+            (model, vocab, scheme.begins)
         }
         "llama" => {
             let (model, vocab) = sentencepiece(file, &kinds)?;
@@ -45,7 +46,7 @@ pub(crate) fn load(file: &File) -> Result<Tokenizer, LoadError> {
     let token = |name: &str| token_id(file, &vocab, name);
     let (bos, eos) = (token("bos_token_id")?, token("eos_token_id")?);
     let mut ends: Vec<u32> = [eos, token("eot_token_id")?, token("eom_token_id")?].into_iter().flatten().collect();
-    ends.extend(vocab.iter().filter(|&(_, text, kind)| kind != Kind::Normal && is_end(text)).map(|(id, ..)| id));
+    ends.extend(vocab.iter().filter(|&(_, text, kind)| is_end(text, kind)).map(|(id, ..)| id));
     ends.sort_unstable();
     ends.dedup();
     without_inner_end(&vocab, &mut ends);
@@ -54,7 +55,7 @@ pub(crate) fn load(file: &File) -> Result<Tokenizer, LoadError> {
         vocab.set_kind(id, Kind::Control);
     }
     let flag = |name: &str, default| Ok::<_, LoadError>(file.opt_bool(&key(name))?.unwrap_or(default));
-    let adds_bos = flag("add_bos_token", begins || begins_with_bos(file))?;
+    let adds_bos = flag("add_bos_token", begins)?;
     let adds_eos = flag("add_eos_token", false)?;
     Tokenizer::new(model, vocab, bos, eos, adds_bos, adds_eos, ends)
 }
@@ -63,13 +64,13 @@ fn key(name: &str) -> String {
     format!("tokenizer.ggml.{name}")
 }
 
-fn is_end(text: &[u8]) -> bool {
-    END_TEXTS.iter().any(|end| end.as_bytes() == text)
-}
-
-/// Llama 3's byte-level vocabularies begin with a token even where an old file does not say so.
-fn begins_with_bos(file: &File) -> bool {
-    matches!(file.opt_str(&key("pre")), Ok(Some("llama-bpe" | "llama3" | "llama-v3" | "tekken")))
+/// Files sometimes type an end token as user-defined. `</s>` only counts as a control token: it is an HTML tag too.
+pub(crate) fn is_end(text: &[u8], kind: Kind) -> bool {
+    match kind {
+        Kind::Control => text == b"</s>" || END_TEXTS.iter().any(|end| end.as_bytes() == text),
+        Kind::UserDefined => END_TEXTS.iter().any(|end| end.as_bytes() == text),
+        _ => false,
+    }
 }
 
 /// Harmony vocabularies (with `<|return|>` and `<|call|>`) use `<|end|>` between the messages of one turn.
@@ -105,14 +106,14 @@ fn sentencepiece(file: &File, kinds: &[Kind]) -> Result<(Model, Vocab), LoadErro
         vocab.push_piece(piece, kind);
     }
     let scores = file.array(&key("scores"))?.f32s()?.collect();
-    let unknown = token_id(file, &vocab, "unknown_token_id")?;
+    let first_unknown = || vocab.iter().find(|&(_, _, kind)| kind == Kind::Unknown).map(|(id, ..)| id);
+    let unknown = token_id(file, &vocab, "unknown_token_id")?.or_else(first_unknown);
     let space_prefix = file.opt_bool(&key("add_space_prefix"))?.unwrap_or(true);
     let model = SentencePiece::new(&vocab, scores, unknown, space_prefix)?;
     Ok((Model::SentencePiece(Box::new(model)), vocab))
 }
 
-fn byte_level(file: &File, kinds: &[Kind]) -> Result<(Model, Vocab), LoadError> {
-    let scheme = Scheme::named(file.opt_str(&key("pre"))?.unwrap_or("default"))?;
+fn byte_level(file: &File, kinds: &[Kind], scheme: &Scheme) -> Result<(Model, Vocab), LoadError> {
     let mut vocab = Vocab::with_capacity(kinds.len());
     let mut tokens = Vec::with_capacity(kinds.len());
     for ((id, piece), &kind) in (0..).zip(file.array(&key("tokens"))?.strings()?).zip(kinds) {

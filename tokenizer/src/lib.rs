@@ -226,8 +226,7 @@ impl Tokenizer {
 }
 
 fn ends_by_text(vocab: &Vocab) -> Vec<u32> {
-    let is_end = |text: &[u8]| gguf_vocab::END_TEXTS.iter().any(|end| end.as_bytes() == text);
-    vocab.iter().filter(|&(_, text, kind)| kind == Kind::Control && is_end(text)).map(|(id, ..)| id).collect()
+    vocab.iter().filter(|&(_, text, kind)| gguf_vocab::is_end(text, kind)).map(|(id, ..)| id).collect()
 }
 
 impl fmt::Debug for Tokenizer {

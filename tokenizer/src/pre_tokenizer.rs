@@ -18,7 +18,12 @@ pub(crate) struct Scheme {
     pub(crate) ignore_merges: bool,
     /// The tokenizer composes characters (NFC) first.
     pub(crate) compose: bool,
+    /// Prompts begin with a token unless the file says otherwise.
+    pub(crate) begins: bool,
 }
+
+/// What most families do; the table names the exceptions.
+const USUAL: Scheme = Scheme { names: &[], patterns: &[], ignore_merges: false, compose: false, begins: false };
 
 const GPT2: &str = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+";
 const LLAMA3: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
@@ -32,46 +37,34 @@ const SCHEMES: &[Scheme] = &[
     Scheme {
         names: &["smollm", "starcoder", "refact", "command-r", "codeshell", "exaone", "minerva-7b"],
         patterns: &[r"\p{N}", GPT2],
-        ignore_merges: false,
-        compose: false,
+        ..USUAL
     },
     Scheme {
-        names: &["gpt-2", "phi-2", "mpt", "olmo", "jina-es", "jina-de", "roberta-bpe", "trillion", "granite-docling"],
+        names: &["gpt-2", "phi-2", "mpt", "olmo", "gigachat", "mellum", "exaone4", "trillion", "granite-docling"],
         patterns: &[GPT2],
-        ignore_merges: false,
-        compose: false,
+        ..USUAL
     },
     Scheme {
-        names: &["llama-bpe", "llama3", "llama-v3", "falcon3", "pixtral"],
+        names: &["llama-bpe", "llama3", "llama-v3", "falcon3", "falcon-h1", "pixtral", "midm-2.0", "lfm2"],
         patterns: &[LLAMA3],
         ignore_merges: true,
-        compose: false,
+        begins: true,
+        ..USUAL
     },
-    Scheme { names: &["dbrx", "smaug-bpe"], patterns: &[LLAMA3], ignore_merges: false, compose: false },
+    Scheme { names: &["dbrx", "smaug-bpe"], patterns: &[LLAMA3], ..USUAL },
     // Qwen's own tokenizer composes characters; its patterns are the same as those of the names below it.
-    Scheme { names: &["qwen2", "deepseek-r1-qwen"], patterns: &[QWEN2], ignore_merges: false, compose: true },
-    Scheme { names: &["stablelm2", "hunyuan", "megrez"], patterns: &[QWEN2], ignore_merges: false, compose: false },
-    Scheme { names: &["gpt-4o", "llama4"], patterns: &[GPT4O], ignore_merges: false, compose: false },
-    Scheme { names: &["tekken"], patterns: &[TEKKEN], ignore_merges: true, compose: false },
+    Scheme { names: &["qwen2", "deepseek-r1-qwen"], patterns: &[QWEN2], compose: true, ..USUAL },
+    Scheme { names: &["stablelm2", "hunyuan", "megrez"], patterns: &[QWEN2], ..USUAL },
+    Scheme { names: &["gpt-4o", "llama4"], patterns: &[GPT4O], ..USUAL },
+    Scheme { names: &["tekken"], patterns: &[TEKKEN], ignore_merges: true, begins: true, ..USUAL },
     Scheme {
         names: &["deepseek-v3", "hunyuan-dense"],
         patterns: &[r"\p{N}{1,3}", "[一-龥぀-ゟ゠-ヿ]+", DEEPSEEK3],
-        ignore_merges: false,
-        compose: false,
+        ..USUAL
     },
-    Scheme {
-        names: &["falcon"],
-        patterns: &[r"[\p{P}$+<=>^~|`]+", GPT2, "[0-9][0-9][0-9]"],
-        ignore_merges: false,
-        compose: false,
-    },
+    Scheme { names: &["falcon"], patterns: &[r"[\p{P}$+<=>^~|`]+", GPT2, "[0-9][0-9][0-9]"], ..USUAL },
     // What llama.cpp does with files that name no pre-tokenizer.
-    Scheme {
-        names: &["default"],
-        patterns: &[r"[\p{P}$+<=>^~|]+", GPT2, r"\p{N}+", "[0-9][0-9][0-9]"],
-        ignore_merges: false,
-        compose: false,
-    },
+    Scheme { names: &["default"], patterns: &[r"[\p{P}$+<=>^~|]+", GPT2, r"\p{N}+", "[0-9][0-9][0-9]"], ..USUAL },
 ];
 
 impl Scheme {

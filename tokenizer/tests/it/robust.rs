@@ -2,16 +2,18 @@
 
 use std::time::{Duration, Instant};
 
-use tokenizer::{Special, Tokenizer};
+use gguf::write::{Entry, Writer};
+use proptest::prelude::*;
+use tokenizer::{ChatTemplate, Special, Tokenizer};
 
-use crate::fixture::{GEMMA, SMOL};
+use crate::fixture::{GEMMA, SMOL, small_byte_level};
 
 #[test]
 fn long_monotonous_text_takes_linear_time() {
     let builtin = Tokenizer::builtin("o200k_base").unwrap();
     let cl100k = Tokenizer::builtin("cl100k_base").unwrap();
     let texts = ["a", " ", "\n", "\t ", "  \n", "é", "漢", "1", "!", "a1", "\u{0}", "\u{301}", "A", "'s", "▁", "<"];
-    for text in texts.map(|unit| unit.repeat((300 << 10) / unit.len())) {
+    for text in texts.map(|unit| unit.repeat((160 << 10) / unit.len())) {
         for tokenizer in [&**SMOL, &**GEMMA, &builtin, &cl100k] {
             let start = Instant::now();
             assert!(tokenizer.count(&text) > 1_000, "{:?}", &text[..8]);
@@ -41,5 +43,65 @@ fn nothing_a_user_writes_becomes_a_control_token() {
             assert!(!ids.iter().any(|&id| tokenizer.is_special(id)), "{text}: {ids:?}");
             assert!(tokenizer.encode(text, Special::Parse).iter().any(|&id| tokenizer.is_special(id)));
         }
+    }
+}
+
+fn small_sentencepiece() -> Writer {
+    Writer::new()
+        .key("tokenizer.ggml.model", Entry::String("llama".into()))
+        .key("tokenizer.ggml.tokens", Entry::strings(["<unk>", "<s>", "</s>", "<0x0A>", "▁", "a", "b", "ab", "▁a"]))
+        .key("tokenizer.ggml.token_type", Entry::I32s(vec![2, 3, 3, 6, 1, 1, 1, 1, 4]))
+        .key("tokenizer.ggml.scores", Entry::F32s(vec![0.0, 0.0, 0.0, 0.0, -1.0, -2.0, -3.0, -0.5, f32::NAN]))
+        .key("tokenizer.ggml.eos_token_id", Entry::U32(2))
+        .key("tokenizer.chat_template", Entry::String("{% for m in messages %}{{ m.content }}{% endfor %}".into()))
+}
+
+/// Loads a damaged vocabulary and uses what loads.
+fn use_damaged(bytes: &[u8]) {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(file.path(), bytes).unwrap();
+    let Ok(file) = gguf::File::open_metadata(file.path()) else { return };
+    if let Ok(tokenizer) = Tokenizer::from_gguf(&file) {
+        let ids = tokenizer.frame(tokenizer.encode("ab a\n<s>é<|end|> abc <think>", Special::Parse));
+        assert!(ids.iter().all(|&id| tokenizer.token_bytes(id).is_some()));
+        assert!(tokenizer.decode(&ids, Special::Parse).len() < 1_000);
+    }
+    if let Ok(Some(template)) = ChatTemplate::from_gguf(&file) {
+        assert!(!format!("{template:?}").is_empty());
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 2_000, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn damaged_vocabularies_never_panic(
+        sentencepiece: bool,
+        changes in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..6),
+        swapped in any::<(prop::sample::Index, prop::sample::Index)>(),
+    ) {
+        let writer = if sentencepiece { small_sentencepiece() } else { small_byte_level("llama-bpe") };
+        let mut bytes = writer.finish();
+        let (a, b) = (swapped.0.index(bytes.len()), swapped.1.index(bytes.len()));
+        bytes.swap(a, b);
+        for (at, byte) in changes {
+            let at = at.index(bytes.len());
+            bytes[at] = byte;
+        }
+        use_damaged(&bytes);
+    }
+}
+
+#[test]
+fn merges_that_make_no_token_are_refused() {
+    for merge in ["ab ab", "x <|end|>", "b a", " "] {
+        let writer = Writer::new()
+            .key("tokenizer.ggml.model", Entry::String("gpt2".into()))
+            .key("tokenizer.ggml.pre", Entry::String("gpt-2".into()))
+            .key("tokenizer.ggml.tokens", Entry::strings(["a", "b", "ab", "<|end|>", "x"]))
+            .key("tokenizer.ggml.token_type", Entry::I32s(vec![1, 1, 1, 3, 1]))
+            .key("tokenizer.ggml.merges", Entry::strings(["a b", merge]));
+        let error = crate::fixture::written(writer).unwrap_err().to_string();
+        assert!(error.contains("merge 1"), "{error}");
     }
 }
