@@ -99,6 +99,9 @@ impl Quota {
     /// Starts the settler, the keeper and the reclaimer: call it inside a tokio runtime.
     pub fn new(rules: Vec<Rule>, store: Store, options: Options) -> Arc<Self> {
         let shared = Arc::new(Shared { store, options, stats: Stats::default(), live: Registry::default() });
+        for warning in warnings(&rules, &shared.store) {
+            tracing::warn!("{warning}");
+        }
         let settler = Settler::start(shared.clone());
         let tasks = vec![keeper::start(shared.clone()), reclaim::start(shared.clone())];
         Arc::new(Self { shared, rules, chains: Mutex::default(), settler, tasks })
@@ -122,8 +125,8 @@ impl Quota {
 
     /// Holds `demand` at every level, or nothing at any. Cancel-safe: a future dropped half way cancels its hold.
     pub async fn reserve(&self, chain: &Arc<Chain>, demand: Demand) -> Result<Reservation, Refused> {
-        let need = Amounts::held(demand.input, demand.output, demand.nano_usd());
-        if let Some(refusal) = refusal::before_store(chain, &demand, &need) {
+        let need = Amounts::of_demand(&demand);
+        if let Some(refusal) = refusal::before_store(chain, &demand) {
             return Err(self.shared.refused(refusal));
         }
         let id = LeaseId::random();
@@ -176,6 +179,39 @@ impl Quota {
     pub fn store(&self) -> &Store {
         &self.shared.store
     }
+}
+
+/// What an operator should know about these rules on this store.
+pub fn warnings(rules: &[Rule], store: &Store) -> Vec<String> {
+    let is_long = |window: &Window| match window {
+        Window::Bucket { period, .. } => period.as_secs() >= 3600,
+        Window::Calendar { period, .. } => period.nominal_us() >= 3600e6,
+        Window::Lifetime => true,
+        Window::Held => false,
+    };
+    let long = rules.iter().flat_map(|rule| &rule.limits).find(|limit| is_long(&limit.window));
+    let mut warnings = Vec::new();
+    match (long, store) {
+        (Some(limit), Store::Memory(_)) => {
+            let label = limit.label();
+            warnings.push(format!("store: memory forgets at restart, which gives {label} back in full: use redis"));
+        }
+        (Some(limit), Store::Redis(store)) if store.durability().is_some_and(|server| !server.append_only) => {
+            let label = limit.label();
+            warnings.push(format!(
+                "the redis server keeps no append-only file, so its restart can give {label} back: set appendonly yes"
+            ));
+        }
+        _ => {}
+    }
+    if let Store::Redis(store) = store
+        && store.durability().is_some_and(|server| !server.noeviction)
+    {
+        warnings.push(
+            "the redis server may evict accounts, which is free quota: set maxmemory-policy noeviction".to_owned(),
+        );
+    }
+    warnings
 }
 
 impl Drop for Quota {

@@ -3,10 +3,10 @@
 //!
 //! State is free of limits: a bucket stores what is `drained`, never what is left, so an edited limit is in force at once.
 
-use super::rule::Unit;
+use super::rule::{Demand, MAX_AMOUNT, Unit};
 
-/// A store never counts above this: every sum of two such numbers is still an exact double.
-const MAX_EXACT: f64 = (1u64 << 52) as f64;
+/// Tokens of either kind saturate here: their sum is still an exact double.
+const MAX_TOKENS: f64 = (1u64 << 52) as f64;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
@@ -53,19 +53,24 @@ pub struct Amounts {
 }
 
 impl Amounts {
-    /// A call in flight. Absurd counts saturate where doubles stay exact; they fit nowhere anyway.
+    /// What a call holds before it is known what it uses.
+    pub fn of_demand(demand: &Demand) -> Self {
+        Self::held(demand.input, demand.output, demand.nano_usd())
+    }
+
+    /// A call in flight. Absurd counts saturate where doubles stay exact; `refusal` turns them away where they matter.
     pub fn held(input: u64, output: u64, nano_usd: u64) -> Self {
         Self { concurrency: 1.0, ..Self::used(1, input, output, nano_usd) }
     }
 
     /// A call that has ended: whatever it used, it no longer runs.
     pub fn used(requests: u64, input: u64, output: u64, nano_usd: u64) -> Self {
-        let exact = |count: u64| (count as f64).min(MAX_EXACT);
+        let at_most = |count: u64, most: f64| (count as f64).min(most);
         Self {
-            requests: exact(requests),
-            input: exact(input),
-            output: exact(output),
-            nano_usd: exact(nano_usd),
+            requests: at_most(requests, MAX_AMOUNT as f64),
+            input: at_most(input, MAX_TOKENS),
+            output: at_most(output, MAX_TOKENS),
+            nano_usd: at_most(nano_usd, MAX_AMOUNT as f64),
             concurrency: 0.0,
         }
     }

@@ -109,11 +109,11 @@ impl Live {
         }
         let ttl = if state.dispatched { ttl } else { undispatched_ttl };
         state.next_renewal = now + ttl / 3;
-        let Demand { input, output, price } = state.demand;
+        let Demand { input, price, .. } = state.demand;
         let streamed = self.streamed.load(Ordering::Relaxed);
         Some(Renewal {
             id: self.id,
-            held: Amounts::held(input, output, price.cost(input, output)),
+            held: Amounts::of_demand(&state.demand),
             checkpoint: Amounts::used(1, input, streamed, price.cost(input, streamed)),
             dispatched: state.dispatched,
             ttl,

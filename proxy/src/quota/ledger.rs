@@ -28,13 +28,19 @@ enum Entry {
     Cancelled { until: f64 },
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Ledger {
     accounts: Vec<Account>,
     index: HashMap<String, usize>,
     leases: HashMap<LeaseId, Entry, BuildHasherDefault<IdHasher>>,
     /// No live lease is due before this; it may be earlier than the first deadline, never later.
     next_due: f64,
+}
+
+impl Default for Ledger {
+    fn default() -> Self {
+        Self { accounts: Vec::new(), index: HashMap::new(), leases: HashMap::default(), next_due: f64::INFINITY }
+    }
 }
 
 impl Ledger {
@@ -95,7 +101,8 @@ impl Ledger {
     pub fn amend(&mut self, chain: &Arc<Chain>, ask: &Ask, now: f64) -> Answer {
         let starts = starts(chain, now);
         let Some((old, hold)) = self.take_live(ask.id) else {
-            return Answer { status: Status::Absent, now_us: now, due: false, levels: Vec::new() };
+            let status = if self.leases.contains_key(&ask.id) { Status::Buried } else { Status::Absent };
+            return Answer { status, now_us: now, due: false, levels: Vec::new() };
         };
         // Undone by value if the new hold does not fit: a refund that a floor cuts cannot be undone by arithmetic.
         let places = self.places(&old);
@@ -161,24 +168,35 @@ impl Ledger {
         if let Some((chain, hold)) = self.take_live(id) {
             self.resolve(&chain, &hold, &hold.held, &Amounts::default(), Ending::Settle, now);
         }
-        let until = now + micros(CANCELLED_FOR);
-        self.leases.entry(id).or_insert(Entry::Cancelled { until });
-        Answer { status: Status::Done, now_us: now, due: false, levels: Vec::new() }
+        let status = match self.leases.get(&id) {
+            Some(Entry::Expired { .. }) => Status::Buried,
+            _ => {
+                let until = now + micros(CANCELLED_FOR);
+                self.leases.insert(id, Entry::Cancelled { until });
+                Status::Done
+            }
+        };
+        Answer { status, now_us: now, due: false, levels: Vec::new() }
     }
 
     /// Resolves one lease past its deadline and buries it, so that one late settle can still correct the charge.
-    pub fn expire(&mut self, id: LeaseId, policy: OnExpiry, now: f64) -> (Status, Reclaimed) {
-        let due = matches!(self.leases.get(&id), Some(Entry::Live { hold, .. }) if hold.deadline <= now);
-        let Some((chain, mut hold)) = due.then(|| self.take_live(id)).flatten() else {
-            let live = matches!(self.leases.get(&id), Some(Entry::Live { .. }));
-            return (if live { Status::NotDue } else { Status::Absent }, Reclaimed::default());
+    pub fn expire(&mut self, id: LeaseId, policy: OnExpiry, now: f64) -> Answer {
+        let (status, levels) = match self.take_live(id) {
+            Some((chain, mut hold)) if hold.deadline <= now => {
+                let charge = hold.charge_at_expiry(policy);
+                self.resolve(&chain, &hold, &hold.held, &charge, Ending::Expire, now);
+                hold.checkpoint = charge;
+                let levels = vec![hold.held.tokens(), charge.tokens()];
+                self.leases.insert(id, Entry::Expired { chain, hold, until: now + micros(EXPIRED_FOR) });
+                (Status::Done, levels)
+            }
+            Some((chain, hold)) => {
+                self.leases.insert(id, Entry::Live { chain, hold });
+                (Status::NotDue, Vec::new())
+            }
+            None => (Status::Absent, Vec::new()),
         };
-        let charge = hold.charge_at_expiry(policy);
-        self.resolve(&chain, &hold, &hold.held, &charge, Ending::Expire, now);
-        let done = Reclaimed { leases: 1, tokens: hold.held.tokens(), charged: charge.tokens() };
-        hold.checkpoint = charge;
-        self.leases.insert(id, Entry::Expired { chain, hold, until: now + micros(EXPIRED_FOR) });
-        (Status::Done, done)
+        Answer { status, now_us: now, due: false, levels }
     }
 
     /// Expires everything that is due and forgets old tombstones. Cheap when nothing can be due yet: healthy leases
@@ -194,10 +212,7 @@ impl Ledger {
         let due: Vec<LeaseId> = self.live().filter(|(_, _, hold)| hold.deadline <= now).map(|(id, ..)| id).collect();
         let mut total = Reclaimed::default();
         for id in due {
-            let (_, one) = self.expire(id, policy, now);
-            total.leases += one.leases;
-            total.tokens += one.tokens;
-            total.charged += one.charged;
+            total.add(&self.expire(id, policy, now));
         }
         self.next_due = self.live().map(|(_, _, hold)| hold.deadline).fold(f64::INFINITY, f64::min);
         total

@@ -70,6 +70,10 @@ impl MemoryStore {
         self.ledger().cancel(id, self.clock.now_us())
     }
 
+    pub fn expire(&self, id: LeaseId, policy: OnExpiry) -> Answer {
+        self.ledger().expire(id, policy, self.clock.now_us())
+    }
+
     pub fn reclaim(&self, policy: OnExpiry) -> Reclaimed {
         self.ledger().reclaim(policy, self.clock.now_us())
     }

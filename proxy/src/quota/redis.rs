@@ -150,40 +150,37 @@ impl RedisStore {
         let mut total = Reclaimed::default();
         loop {
             let room = RECLAIM_IN_FLIGHT - expiring.len();
-            expiring.extend(due.by_ref().take(room).map(|(id, record)| self.expire(tag, id, record, policy)));
-            let Some(one) = expiring.next().await else { break };
-            let one: Reclaimed = one?;
-            total.leases += one.leases;
-            total.tokens += one.tokens;
-            total.charged += one.charged;
+            expiring.extend(due.by_ref().take(room).map(|(id, record)| self.expire_recorded(tag, id, record, policy)));
+            let Some(expired) = expiring.next().await else { return Ok(total) };
+            total.add(&expired?);
         }
-        Ok(total)
     }
 
-    async fn expire(
+    /// A lease whose record is gone only leaves the list of deadlines.
+    async fn expire_recorded(
         &self,
         tag: &str,
         id: LeaseId,
         record: Option<Vec<u8>>,
         policy: OnExpiry,
-    ) -> Result<Reclaimed, StoreError> {
-        let lease = match &record {
-            Some(record) => codec::read_lease(record)?,
-            None => None,
-        };
+    ) -> Result<Answer, StoreError> {
+        let lease = record.map(|record| codec::read_lease(&record)).transpose()?.flatten();
         let (keys, mark) = lease.map(|lease| (lease.keys, lease.mark)).unwrap_or_default();
+        let call = Call::on_keys(&SCRIPTS.expire, tag, id, keys.iter().map(String::as_str));
+        self.expire_by(call, policy, &mark).await
+    }
+
+    pub async fn expire(&self, chain: &Arc<Chain>, id: LeaseId, policy: OnExpiry) -> Result<Answer, StoreError> {
+        self.expire_by(Call::new(&SCRIPTS.expire, chain, id), policy, codec::mark(&chain.packed)).await
+    }
+
+    async fn expire_by(&self, call: Call, policy: OnExpiry, mark: &[u8]) -> Result<Answer, StoreError> {
         let policy = match policy {
             OnExpiry::Charge => "charge",
             OnExpiry::Refund => "refund",
         };
-        let call = Call::on_keys(&SCRIPTS.expire, tag, id, keys.iter().map(String::as_str));
-        let call = call.arg(policy).arg(EXPIRED_FOR.as_millis().to_string()).arg(mark.as_slice());
-        // Renewed, settled or amended meanwhile: not ours any more.
-        let answer = self.answer(&self.bulk.call(call).await?)?;
-        match (answer.status, answer.levels.as_slice()) {
-            (Status::Done, &[tokens, charged]) => Ok(Reclaimed { leases: 1, tokens, charged }),
-            _ => Ok(Reclaimed::default()),
-        }
+        let call = call.arg(policy).arg(EXPIRED_FOR.as_millis().to_string()).arg(mark);
+        self.answer(&self.bulk.call(call).await?)
     }
 
     /// True for one gateway per `quiet`: the others need not sweep this org now.

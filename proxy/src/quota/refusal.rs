@@ -85,7 +85,7 @@ enum Wait {
 }
 
 /// Before the store is asked: ceilings, and needs that no balance can ever meet.
-pub(super) fn before_store(chain: &Chain, demand: &Demand, need: &Amounts) -> Option<Refusal> {
+pub(super) fn before_store(chain: &Chain, demand: &Demand) -> Option<Refusal> {
     for ceiling in &chain.ceilings {
         let over = |limit: Option<u64>, asked: u64| limit.filter(|limit| asked > *limit).map(|limit| (limit, asked));
         let tokens = over(ceiling.ceilings.tokens, demand.tokens()).map(|(limit, asked)| (Unit::Tokens, limit, asked));
@@ -108,13 +108,24 @@ pub(super) fn before_store(chain: &Chain, demand: &Demand, need: &Amounts) -> Op
             });
         }
     }
-    let never = chain.limits.iter().any(|entry| never_fits(&entry.terms, need.of(entry.terms.unit)));
-    if !never {
-        return None;
-    }
-    // Levels are not known here; an empty account shows what is the most that could be left.
-    let levels = vec![0.0; chain.limits.len()];
-    judge(chain, need, &levels, 0.0, chain.rate())
+    // Asked in whole numbers: a demand beyond what a double counts exactly is still too large for every limit.
+    let entry = chain.limits.iter().find(|entry| demand.of(entry.terms.unit) as f64 > entry.terms.cap)?;
+    let account = &chain.accounts[entry.account];
+    Some(Refusal {
+        level: account.level,
+        subject: account.path.clone(),
+        limit: entry.label.clone(),
+        unit: entry.terms.unit,
+        needed: demand.of(entry.terms.unit),
+        // What an unused account would have.
+        left: rate::left(entry.terms.cap, 0.0),
+        retry_after: None,
+        estimate: false,
+        never_fits: true,
+        model_bound: entry.model_bound,
+        insufficient: is_budget(entry),
+        rate: chain.rate(),
+    })
 }
 
 /// From one snapshot of the levels: the refusal by the limit that binds longest, or `None` if everything fits.

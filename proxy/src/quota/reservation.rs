@@ -67,8 +67,8 @@ impl Reservation {
 
     /// Moves the hold to another candidate, all or nothing. Refused, the old hold stays as it was.
     pub async fn amend(&mut self, chain: &Arc<Chain>, demand: Demand) -> Result<(), Refused> {
-        let need = Amounts::held(demand.input, demand.output, demand.nano_usd());
-        if let Some(refusal) = refusal::before_store(chain, &demand, &need) {
+        let need = Amounts::of_demand(&demand);
+        if let Some(refusal) = refusal::before_store(chain, &demand) {
             return Err(self.shared.refused(refusal));
         }
         let rate = match (self.live.is_stored(), chain.is_free()) {
@@ -76,7 +76,7 @@ impl Reservation {
             (true, _) => self.swap(chain, need).await?,
             (false, false) => self.first_hold(chain, need).await?,
         };
-        self.shared.stats.amended(self.live.demand().tokens(), demand.tokens());
+        self.shared.stats.amended(Amounts::of_demand(&self.live.demand()).tokens(), need.tokens());
         self.live.amended(chain.clone(), demand);
         self.rate = rate;
         Ok(())
@@ -166,7 +166,7 @@ impl Pending {
             live.stored();
             self.shared.watch(&live);
         }
-        self.shared.stats.reserved(demand.tokens());
+        self.shared.stats.reserved(Amounts::of_demand(&demand).tokens());
         Reservation { shared: self.shared.clone(), live, rate, permit: self.permit.take() }
     }
 

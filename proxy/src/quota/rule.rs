@@ -236,6 +236,16 @@ impl Demand {
     pub fn nano_usd(&self) -> u64 {
         self.price.cost(self.input, self.output)
     }
+
+    pub fn of(&self, unit: Unit) -> u64 {
+        match unit {
+            Unit::Requests | Unit::Concurrency => 1,
+            Unit::Tokens => self.tokens(),
+            Unit::InputTokens => self.input,
+            Unit::OutputTokens => self.output,
+            Unit::NanoUsd => self.nano_usd(),
+        }
+    }
 }
 
 /// Nano-USD per million tokens. Kept with the demand, so that a checkpoint or a dropped call can be priced without its caller.
@@ -254,7 +264,8 @@ impl Price {
 
     /// Nano-USD, rounded up and saturating: a hold never rounds in the caller's favour.
     pub fn cost(self, input: u64, output: u64) -> u64 {
-        let exact = u128::from(input) * u128::from(self.input) + u128::from(output) * u128::from(self.output);
+        let part = |tokens: u64, price: u64| u128::from(tokens) * u128::from(price);
+        let exact = part(input, self.input).saturating_add(part(output, self.output));
         u64::try_from(exact.div_ceil(1_000_000)).unwrap_or(u64::MAX)
     }
 }
@@ -308,5 +319,6 @@ mod tests {
         assert_eq!(price.cost(2000, 1000), 900_000);
         assert_eq!(Price { input: 1, output: 0 }.cost(1, 0), 1);
         assert_eq!(price.cost(u64::MAX, u64::MAX), u64::MAX);
+        assert_eq!(Price { input: u64::MAX, output: u64::MAX }.cost(u64::MAX, u64::MAX), u64::MAX);
     }
 }

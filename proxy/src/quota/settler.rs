@@ -48,8 +48,7 @@ enum What {
 
 impl Settlement {
     pub fn settle(live: &Live, actual: Amounts) -> Self {
-        let demand = live.demand();
-        let held = Amounts::held(demand.input, demand.output, 0).tokens();
+        let held = Amounts::of_demand(&live.demand()).tokens();
         let what = What::Settle { held, actual };
         Self { id: live.id, chain: live.chain(), what, stored: live.is_stored(), attempts: 0 }
     }

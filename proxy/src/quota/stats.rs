@@ -105,13 +105,15 @@ impl Snapshot {
 }
 
 impl Stats {
-    pub(super) fn reserved(&self, tokens: u64) {
+    pub(super) fn reserved(&self, tokens: f64) {
+        let tokens = tokens as u64;
         self.reserved.fetch_add(tokens, Relaxed);
         self.held.fetch_add(tokens, Relaxed);
         self.leases.fetch_add(1, Relaxed);
     }
 
-    pub(super) fn amended(&self, old: u64, new: u64) {
+    pub(super) fn amended(&self, old: f64, new: f64) {
+        let (old, new) = (old as u64, new as u64);
         self.refunded.fetch_add(old, Relaxed);
         self.reserved.fetch_add(new, Relaxed);
         self.held.fetch_add(new, Relaxed);

@@ -62,6 +62,7 @@ pub struct Answer {
 #[derive(Clone, Copy, Debug)]
 pub struct Ask {
     pub id: LeaseId,
+    /// Made by [`Amounts::held`]: one request, one slot.
     pub need: Amounts,
     /// How long the hold lasts before its call is dispatched. Expiry refunds in full until then.
     pub hold: Duration,
@@ -150,6 +151,14 @@ impl Store {
         }
     }
 
+    /// Resolves one lease past its deadline; its answer's levels are the tokens held and charged.
+    pub async fn expire(&self, chain: &Arc<Chain>, id: LeaseId, policy: OnExpiry) -> Result<Answer, StoreError> {
+        match self {
+            Self::Memory(store) => Ok(store.expire(id, policy)),
+            Self::Redis(store) => store.expire(chain, id, policy).await,
+        }
+    }
+
     /// Resolves every lease of the chain's org that is past its deadline; the tokens that this charged or gave back.
     pub async fn reclaim(&self, tag: &str, policy: OnExpiry) -> Result<Reclaimed, StoreError> {
         match self {
@@ -196,4 +205,15 @@ pub struct Reclaimed {
     pub tokens: f64,
     /// The part of them that was charged.
     pub charged: f64,
+}
+
+impl Reclaimed {
+    /// Counts an expiry, whose answer carries the tokens held and charged; anything else left the lease alone.
+    pub(super) fn add(&mut self, expiry: &Answer) {
+        if let (Status::Done, &[tokens, charged]) = (expiry.status, expiry.levels.as_slice()) {
+            self.leases += 1;
+            self.tokens += tokens;
+            self.charged += charged;
+        }
+    }
 }

@@ -1,0 +1,12 @@
+//! Quotas on both stores. A missing redis-server is a failure, never a skip.
+
+mod calls;
+mod concurrency;
+mod leases;
+mod model;
+mod outages;
+mod redis_server;
+mod rig;
+mod speed;
+mod startup;
+mod windows;

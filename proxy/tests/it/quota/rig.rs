@@ -1,0 +1,194 @@
+//! One store with time that a test can move: the embedded store by its clock, Redis by waiting.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use proxy::quota::account::{Amounts, Totals};
+use proxy::quota::audit::{Audit, audit};
+use proxy::quota::store::{Answer, Ask, Renewal, Status};
+use proxy::quota::{
+    Ceilings, Chain, Clock, Demand, LeaseId, Level, Limit, OnExpiry, Options, Outcome, Pattern, Price, Quota,
+    RedisOptions, Refusal, Refused, Reservation, Rule, Store, Subject, Unit,
+};
+use wire::{Metered, Usage};
+
+use super::redis_server::RedisServer;
+
+/// Midday of a day without clock changes, so that no test meets midnight by accident.
+const NOON_US: u64 = 1_780_315_200_000_000;
+
+#[derive(Clone, Copy, Debug)]
+pub enum Kind {
+    Memory,
+    Redis,
+}
+
+pub struct Rig {
+    clock: Arc<AtomicU64>,
+    pub redis: Option<RedisServer>,
+}
+
+impl Rig {
+    pub fn new(kind: Kind) -> Self {
+        let redis = match kind {
+            Kind::Memory => None,
+            Kind::Redis => Some(RedisServer::start()),
+        };
+        Self { clock: Arc::new(AtomicU64::new(NOON_US)), redis }
+    }
+
+    pub async fn store(&self) -> Store {
+        match &self.redis {
+            None => Store::memory(Clock::Manual(self.clock.clone())),
+            Some(server) => patient(&server.url()).await,
+        }
+    }
+
+    pub async fn quota(&self, rules: Vec<Rule>) -> Arc<Quota> {
+        Quota::new(rules, self.store().await, options())
+    }
+
+    /// Lets time pass on the store's clock.
+    pub async fn pass(&self, time: Duration) {
+        match &self.redis {
+            None => {
+                self.clock.fetch_add(time.as_micros() as u64, Ordering::Relaxed);
+            }
+            Some(_) => tokio::time::sleep(time).await,
+        }
+    }
+
+    /// Moves to just after the start of a second, so that a calendar second holds what follows.
+    pub async fn start_of_second(&self) {
+        let now = match &self.redis {
+            None => self.clock.load(Ordering::Relaxed),
+            Some(server) => {
+                let (seconds, micros): (u64, u64) = redis::cmd("TIME").query(&mut server.connection()).unwrap();
+                seconds * 1_000_000 + micros
+            }
+        };
+        self.pass(Duration::from_micros(1_000_000 - now % 1_000_000 + 1000)).await;
+    }
+}
+
+/// Generous: on a busy machine a slow answer is not what a test is about.
+pub async fn patient(url: &str) -> Store {
+    let options = RedisOptions { timeout: Duration::from_secs(5), start_timeout: Duration::from_secs(10) };
+    Store::redis(url, options).await.unwrap()
+}
+
+pub fn options() -> Options {
+    Options { lease_ttl: Duration::from_secs(60), capacity: 4096, ..Options::default() }
+}
+
+/// Runs one test body on both stores.
+macro_rules! both {
+    ($($name:ident),* $(,)?) => {
+        mod in_memory {
+            $(#[tokio::test] async fn $name() { super::$name(&super::Rig::new(super::Kind::Memory)).await })*
+        }
+        mod on_redis {
+            $(#[tokio::test] async fn $name() { super::$name(&super::Rig::new(super::Kind::Redis)).await })*
+        }
+    };
+}
+pub(super) use both;
+
+pub fn ana() -> Subject {
+    Subject { org: Some("acme".into()), app: Some("web".into()), user: Some("ana".into()) }
+}
+
+pub fn rule(level: Level, limits: Vec<Limit>) -> Rule {
+    Rule { level, matcher: Pattern::any(), models: vec![], name: None, limits, ceilings: Ceilings::default() }
+}
+
+/// The same limits at all four levels.
+pub fn everywhere(limits: &[Limit]) -> Vec<Rule> {
+    Level::ALL.map(|level| rule(level, limits.to_vec())).to_vec()
+}
+
+pub fn tokens(amount: u64) -> Limit {
+    Limit::lifetime(Unit::Tokens, amount)
+}
+
+pub fn requests(amount: u64) -> Limit {
+    Limit::lifetime(Unit::Requests, amount)
+}
+
+pub fn chain(rules: &[Rule]) -> Arc<Chain> {
+    Arc::new(Chain::resolve(rules, &ana(), &["m"]))
+}
+
+pub const PRICE: Price = Price { input: 150_000_000, output: 600_000_000 };
+
+pub fn demand(input: u64, output: u64) -> Demand {
+    Demand::new(input, output, PRICE)
+}
+
+pub fn used(prompt: u64, completion: u64) -> Outcome {
+    let metered = Metered::Exact(Usage { prompt, completion, cached: 0 });
+    Outcome::Used { metered, nano_usd: PRICE.cost(prompt, completion) }
+}
+
+pub fn ask(id: LeaseId, input: u64, output: u64, hold: Duration) -> Ask {
+    Ask { id, need: Amounts::held(input, output, PRICE.cost(input, output)), hold }
+}
+
+pub fn spent(input: u64, output: u64) -> Amounts {
+    Amounts::used(1, input, output, PRICE.cost(input, output))
+}
+
+pub fn renewal(id: LeaseId, held: (u64, u64), streamed: u64, ttl: Duration) -> Renewal {
+    Renewal {
+        id,
+        held: Amounts::held(held.0, held.1, PRICE.cost(held.0, held.1)),
+        checkpoint: spent(held.0, streamed),
+        dispatched: true,
+        ttl,
+        reassert: false,
+    }
+}
+
+pub async fn reserve(quota: &Quota, demand: Demand) -> Result<Reservation, Refused> {
+    quota.reserve(&quota.chain(&ana(), &["m"]), demand).await
+}
+
+pub fn refusal(result: Result<Reservation, Refused>) -> Refusal {
+    match result {
+        Err(Refused::Limit(refusal)) => *refusal,
+        other => panic!("expected a refusal, got {other:?}"),
+    }
+}
+
+/// Waits for the settler, then reads the books.
+pub async fn books(quota: &Quota) -> Audit {
+    assert!(quota.drain(Duration::from_secs(10)).await, "something never settled: {:?}", quota.stats());
+    assert_eq!(quota.stats().leaked(), 0);
+    audit(quota.store()).await.unwrap()
+}
+
+/// Levels of the only limit of every account that has been used, and that the books balance.
+pub fn levels(audit: &Audit) -> Vec<f64> {
+    assert!(audit.is_balanced(), "{:#?}", audit.faults());
+    audit.accounts.values().flat_map(|account| account.slots.values().map(|(level, _)| *level)).collect()
+}
+
+pub fn totals(audit: &Audit) -> Vec<Totals> {
+    audit.accounts.values().map(|account| account.totals).collect()
+}
+
+/// What a chain's limits stand at: the levels of a reserve of no tokens that is cancelled at once, less itself.
+pub async fn peek(store: &Store, chain: &Arc<Chain>) -> Vec<f64> {
+    let ask = ask(LeaseId::random(), 0, 0, Duration::from_secs(5));
+    let answer = store.reserve(chain, &ask).await.unwrap();
+    store.cancel(chain, ask.id).await.unwrap();
+    let own = |unit| if answer.status == Status::Done { ask.need.of(unit) } else { 0.0 };
+    chain.limits().iter().zip(answer.levels).map(|(entry, level)| level - own(entry.terms.unit)).collect()
+}
+
+pub fn done(answer: &Answer) {
+    assert_eq!(answer.status, Status::Done, "{answer:?}");
+}
+
+pub const CHARGE: OnExpiry = OnExpiry::Charge;
