@@ -7,6 +7,8 @@ use std::time::Duration;
 
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
+use redis::Client;
+use tokio::time::Instant;
 
 use super::account::Amounts;
 use super::chain::{Chain, GLOBAL_TAG};
@@ -55,14 +57,28 @@ pub struct RedisStore {
 }
 
 impl RedisStore {
+    /// A server that still loads its data is waited for, all within `start_timeout`.
     pub async fn connect(url: &str, options: RedisOptions) -> Result<Self, StoreError> {
         let client = connection::client(url)?;
-        let hot = Connection::open(client.clone(), options).await?;
+        let deadline = Instant::now() + options.start_timeout;
+        let (hot, durability) = loop {
+            match Self::proven(client.clone(), options).await {
+                Err(StoreError::Refused(why)) if why.contains("loading") && Instant::now() < deadline => {
+                    tokio::time::sleep(Duration::from_millis(50)).await;
+                }
+                other => break other?,
+            }
+        };
         let bulk = Connection::open(client, RedisOptions { timeout: options.timeout * 10, ..options }).await?;
-        let durability = probe::run(&hot, options).await?;
         hot.watch();
         bulk.watch();
         Ok(Self { hot, bulk, durability, clock_offset: AtomicU64::new(0), walk: AtomicU64::new(0) })
+    }
+
+    async fn proven(client: Client, options: RedisOptions) -> Result<(Connection, Option<Durability>), StoreError> {
+        let connection = Connection::open(client, options).await?;
+        let durability = probe::run(&connection, options).await?;
+        Ok((connection, durability))
     }
 
     /// What the server promises about keeping data; `None` when its user may not ask.
