@@ -6,6 +6,7 @@ pub mod cpu;
 mod fake;
 pub mod forward;
 mod handle;
+pub mod http;
 pub mod kv;
 pub mod metrics;
 pub mod model;
@@ -18,6 +19,7 @@ mod sequence;
 mod step;
 mod stream;
 mod text;
+mod vocabulary;
 
 pub use handle::{Config, Handle, Load, Vocabulary, spawn};
 pub use request::{FinishReason, Refused, Request};

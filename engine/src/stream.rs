@@ -30,6 +30,14 @@ pub enum Event {
     },
 }
 
+impl Event {
+    pub fn choice(&self) -> u32 {
+        match self {
+            Self::Prompt { choice, .. } | Self::Token { choice, .. } | Self::Finished { choice, .. } => *choice,
+        }
+    }
+}
+
 /// A token with what was asked about it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Score {
