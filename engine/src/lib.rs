@@ -8,6 +8,7 @@ pub mod forward;
 mod handle;
 pub mod http;
 pub mod kv;
+mod load;
 pub mod metrics;
 pub mod model;
 pub mod philox;
@@ -22,6 +23,7 @@ mod text;
 mod vocabulary;
 
 pub use handle::{Config, Handle, Load, Vocabulary, spawn};
+pub use load::{LoadError, LoadOptions, load};
 pub use request::{FinishReason, Refused, Request};
 pub use stream::{Event, Score, TokenStream};
 pub use text::TokenText;
