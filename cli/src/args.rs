@@ -2,7 +2,7 @@
 
 use clap::{Parser, Subcommand};
 
-use crate::{bench, model};
+use crate::{bench, config, engine, model, quota, serve, up};
 
 const EXIT_CODES: &str = "Exit codes: 0 ok, 1 failed or refused by a check, 2 usage.";
 
@@ -16,14 +16,24 @@ pub struct Args {
 
 #[derive(Debug, Subcommand)]
 pub enum Command {
+    Up(up::Args),
+    Serve(serve::Args),
+    Engine(engine::Args),
+    Config(config::Args),
     Model(model::Args),
+    Quota(quota::Args),
     Bench(bench::Args),
 }
 
 impl Command {
     pub fn run(self) -> anyhow::Result<()> {
         match self {
+            Self::Up(args) => up::run(args),
+            Self::Serve(args) => serve::run(args),
+            Self::Engine(args) => engine::run(args),
+            Self::Config(args) => config::run(args),
             Self::Model(args) => model::run(args),
+            Self::Quota(args) => quota::run(args),
             Self::Bench(args) => bench::run(args),
         }
     }

@@ -1,13 +1,15 @@
 //! `penstock bench`: runs behind the figures of the README. Measuring is the `bench` crate's part; here are the flags
-//! and what is printed. Helper processes of a run are hidden subcommands.
+//! and what is printed.
 
-use std::net::{SocketAddr, TcpListener};
+mod engine;
+mod helpers;
+mod ledger;
 
-use ::bench::{mock, raw_proxy};
+use ::bench::{Report, gateway, quota};
 use anyhow::Context;
-use clap::{Args as ClapArgs, Subcommand};
+use clap::{Args as ClapArgs, Subcommand, ValueEnum};
 
-use crate::process;
+use crate::{output, process};
 
 /// Measure the gateway, the quota store and the engine
 #[derive(Debug, ClapArgs)]
@@ -19,68 +21,97 @@ pub struct Args {
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    /// What the gateway adds to a call, beside a bare proxy and no proxy at all (about six minutes)
+    #[command(after_help = "Example: penstock bench gateway --quick --json")]
+    Gateway(Gateway),
+    /// Reservations and settlements per second, without HTTP (about a minute)
+    #[command(after_help = "Example: penstock bench quota --store memory")]
+    Quota(Quota),
+    /// Tokens per second of the engine at 1, 4 and 16 streams
+    #[command(after_help = "Example: penstock bench engine --model smollm2")]
+    Engine(engine::Engine),
     #[command(hide = true)]
-    Mock(Mock),
+    Mock(helpers::Mock),
     #[command(hide = true)]
-    RawProxy(RawProxy),
+    RawProxy(helpers::RawProxy),
 }
 
-/// An upstream that answers like one, at a speed that is asked for
 #[derive(Debug, ClapArgs)]
-#[command(after_help = "Example: penstock bench mock --listen 127.0.0.1:9099")]
-struct Mock {
-    #[arg(long, value_name = "IP:PORT")]
-    listen: SocketAddr,
-    #[arg(long, value_name = "N", default_value_t = 1)]
-    threads: usize,
-    /// Requests that are kept to be looked at
-    #[arg(long, value_name = "N", default_value_t = 10_000)]
-    records: usize,
-    /// Changes to the default behaviour, as JSON
-    #[arg(long, value_name = "JSON")]
-    settings: Option<serde_json::Value>,
+struct Gateway {
+    /// Where quotas are kept; `redis` starts a Redis of its own
+    #[arg(long, value_enum, default_value_t = Store::Redis)]
+    store: Store,
+    /// Measure without quotas: authentication and forwarding only
+    #[arg(long)]
+    no_quotas: bool,
+    #[command(flatten)]
+    common: Common,
 }
 
-/// The least a proxy can do: the floor that the gateway is compared with
 #[derive(Debug, ClapArgs)]
-#[command(after_help = "Example: penstock bench raw-proxy --listen 127.0.0.1:9098 --upstream 127.0.0.1:9099")]
-struct RawProxy {
-    #[arg(long, value_name = "IP:PORT")]
-    listen: SocketAddr,
-    #[arg(long, value_name = "IP:PORT")]
-    upstream: SocketAddr,
-    #[arg(long, value_name = "N", default_value_t = 1)]
-    threads: usize,
+struct Quota {
+    /// One of the two stores [default: both]
+    #[arg(long, value_enum)]
+    store: Option<Store>,
+    #[command(flatten)]
+    common: Common,
+}
+
+#[derive(Debug, ClapArgs)]
+struct Common {
+    /// A few seconds: whether it works, not what it costs
+    #[arg(long)]
+    quick: bool,
+    /// Print the report as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Store {
+    Memory,
+    Redis,
 }
 
 pub fn run(args: Args) -> anyhow::Result<()> {
     process::raise_open_files().context("cannot raise the limit of open files")?;
     match args.command {
-        Command::Mock(mock) => mock.run(),
-        Command::RawProxy(proxy) => {
-            raw_proxy::run(bind(proxy.listen)?, proxy.upstream, proxy.threads).context("the raw proxy ended")
-        }
+        Command::Gateway(args) => args.run(),
+        Command::Quota(args) => args.run(),
+        Command::Engine(args) => args.run(),
+        Command::Mock(args) => args.run(),
+        Command::RawProxy(args) => args.run(),
     }
 }
 
-impl Mock {
+impl Gateway {
     fn run(self) -> anyhow::Result<()> {
-        let defaults = mock::Settings::default();
-        let settings = match &self.settings {
-            Some(patch) => defaults.patched(patch).map_err(|error| anyhow::anyhow!("--settings: {error}"))?,
-            None => defaults,
+        let penstock = std::env::current_exe().context("cannot find this program's own file")?;
+        let defaults =
+            if self.common.quick { gateway::Options::quick(penstock) } else { gateway::Options::full(penstock) };
+        let store = match self.store {
+            Store::Memory => gateway::Store::Memory,
+            Store::Redis => gateway::Store::Redis,
         };
-        let options = mock::Options {
-            listen: self.listen,
-            threads: self.threads,
-            records: self.records,
-            settings,
-            ..mock::Options::default()
-        };
-        mock::run(bind(self.listen)?, options).context("the mock ended")
+        let options = gateway::Options { store, quotas: !self.no_quotas, ..defaults };
+        print(&gateway::run(&options, &mut output::note)?, self.common.json)
     }
 }
 
-fn bind(address: SocketAddr) -> anyhow::Result<TcpListener> {
-    TcpListener::bind(address).with_context(|| format!("cannot listen on {address}: choose another with --listen"))
+impl Quota {
+    fn run(self) -> anyhow::Result<()> {
+        let defaults = if self.common.quick { quota::Options::quick() } else { quota::Options::default() };
+        let options = quota::Options {
+            memory: self.store != Some(Store::Redis),
+            redis: self.store != Some(Store::Memory),
+            ..defaults
+        };
+        print(&quota::run(&options, &ledger::Ledger, &mut output::note)?, self.common.json)
+    }
+}
+
+/// A missed target is a failed check.
+fn print(report: &Report, as_json: bool) -> anyhow::Result<()> {
+    output::line(&if as_json { report.to_json() } else { report.render() })?;
+    if report.all_targets_met() { Ok(()) } else { Err(output::Shown.into()) }
 }

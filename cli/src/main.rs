@@ -3,11 +3,21 @@
 
 mod args;
 mod bench;
+mod config;
+mod engine;
 mod environment;
+mod gateway;
+mod listen;
 mod model;
 mod output;
 mod process;
+mod quota;
+mod runtime;
+mod serve;
+mod signals;
+mod supervisor;
 mod telemetry;
+mod up;
 
 use std::process::ExitCode;
 

@@ -50,9 +50,11 @@ fn without_secrets(url: &Url) -> String {
     let mut shown = url.clone();
     shown.set_query(None);
     shown.set_fragment(None);
-    // Both fail only on URLs that cannot hold credentials.
-    let _ = (shown.set_username(""), shown.set_password(None));
-    shown.to_string()
+    match shown.set_username("").and_then(|()| shown.set_password(None)) {
+        Ok(()) => shown.to_string(),
+        // A URL that cannot hold credentials where others do is not shown in full.
+        Err(()) => shown.origin().ascii_serialization(),
+    }
 }
 
 fn name_from(url: &Url) -> anyhow::Result<String> {

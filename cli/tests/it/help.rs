@@ -2,7 +2,25 @@
 
 use crate::penstock::Penstock;
 
-const COMMANDS: &[&[&str]] = &[&[], &["model"], &["model", "pull"], &["model", "list"], &["bench"]];
+const COMMANDS: &[&[&str]] = &[
+    &[],
+    &["up"],
+    &["serve"],
+    &["engine"],
+    &["config"],
+    &["config", "check"],
+    &["config", "schema"],
+    &["model"],
+    &["model", "pull"],
+    &["model", "list"],
+    &["quota"],
+    &["quota", "show"],
+    &["quota", "check"],
+    &["bench"],
+    &["bench", "gateway"],
+    &["bench", "quota"],
+    &["bench", "engine"],
+];
 
 #[test]
 fn every_command_has_help_with_an_example() {
@@ -17,7 +35,18 @@ fn every_command_has_help_with_an_example() {
 
 #[test]
 fn wrong_usage_exits_with_2() {
-    for args in [&["bogus"][..], &["model", "pull"], &["model", "pull", "smollm2", "--sha256", "12"], &["model"]] {
+    for args in [
+        &["bogus"][..],
+        &["model"],
+        &["model", "pull"],
+        &["model", "pull", "smollm2", "--sha256", "12"],
+        &["serve"],
+        &["engine"],
+        &["engine", "--model", "x.gguf", "--threads", "0"],
+        &["engine", "--model", "x.gguf", "--listen", "nowhere"],
+        &["up", "--listen", "8080"],
+        &["quota", "check"],
+    ] {
         Penstock::new().run(args).failed(2, &["--help"]);
     }
 }

@@ -1,0 +1,38 @@
+//! `penstock serve`: the gateway, as its configuration file says.
+
+use std::path::PathBuf;
+
+use anyhow::Context;
+use clap::Args as ClapArgs;
+
+use crate::{
+    config,
+    gateway::{self, Listeners},
+    process, runtime,
+    signals::Signals,
+    telemetry,
+};
+
+/// Run the gateway
+#[derive(Debug, ClapArgs)]
+#[command(after_help = "Example: penstock serve --config penstock.yaml")]
+pub struct Args {
+    /// The gateway's configuration (`penstock config schema` describes it)
+    #[arg(long, value_name = "FILE")]
+    config: PathBuf,
+}
+
+pub fn run(args: Args) -> anyhow::Result<()> {
+    telemetry::install("info")?;
+    let config = config::load(&args.config)?;
+    process::raise_open_files().context("cannot raise the limit of open files")?;
+    runtime::run(async {
+        let shutdown = Signals::install()?.shutdown();
+        let cure = format!("change `listen` or `admin` in {}", args.config.display());
+        let listeners = Listeners::bind(config.listen, config.admin, &cure).await?;
+        let proxy = gateway::start(&config).await?;
+        let (api, admin) = (listeners.api_address()?, listeners.admin_address()?);
+        tracing::info!(%api, %admin, "listening");
+        gateway::serve(proxy, listeners, shutdown).await
+    })
+}

@@ -1,0 +1,125 @@
+//! `penstock up`: everything on this machine. Fetches the models, starts one engine process per model and the gateway
+//! with the embedded store in this process, and says how to use it.
+
+mod banner;
+mod defaults;
+
+use std::{
+    net::SocketAddr,
+    path::{Path, PathBuf},
+    pin::pin,
+    thread,
+};
+
+use anyhow::Context;
+use clap::Args as ClapArgs;
+use proxy::config::Config;
+
+use crate::{
+    config, environment,
+    gateway::{self, Listeners},
+    listen::Address,
+    model, output, process, runtime,
+    signals::Signals,
+    supervisor::{Engine, Supervised},
+    telemetry,
+};
+use banner::Banner;
+use defaults::{Local, Setup};
+
+const EXAMPLES: &str = "\
+Examples:
+  penstock up
+  penstock up --models smollm2,gemma3 --listen 127.0.0.1:9000";
+
+/// Start everything on this machine: models, engines, gateway and an embedded quota store
+#[derive(Debug, ClapArgs)]
+#[command(after_help = EXAMPLES)]
+pub struct Args {
+    /// Address of the API [default: 127.0.0.1:8080, or `listen` of the configuration file]
+    #[arg(long, value_name = "IP:PORT")]
+    listen: Option<SocketAddr>,
+    /// Address of metrics and health [default: 127.0.0.1:9090, or `admin` of the configuration file]
+    #[arg(long, value_name = "IP:PORT")]
+    admin: Option<SocketAddr>,
+    /// Models to serve: smollm2, gemma3, or the name of a pulled file
+    #[arg(long, value_name = "NAMES", value_delimiter = ',', default_value = "smollm2")]
+    models: Vec<String>,
+    /// A gateway configuration to use instead of the built-in one; the models are added to it
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+}
+
+pub fn run(args: Args) -> anyhow::Result<()> {
+    telemetry::install("warn")?;
+    let file = args.config.as_deref().map(config::load).transpose()?;
+    process::raise_open_files().context("cannot raise the limit of open files")?;
+    let runtime = runtime::start()?;
+
+    // The ports first: what cannot work should fail before a download.
+    let setup = Setup::new(file, args.listen, args.admin);
+    let cure = "choose another port with --listen (the API) or --admin (metrics)";
+    let listeners = runtime.block_on(Listeners::bind(setup.listen(), setup.admin(), cure))?;
+
+    let sockets = tempfile::Builder::new()
+        .prefix("penstock-")
+        .tempdir_in(environment::runtime_dir())
+        .context("cannot make a folder for the engines' sockets")?;
+    let locals = locals(&args.models, sockets.path())?;
+    let engines = start_engines(&locals)?;
+    let (config, demo_key) = setup.config(&locals)?;
+    let served = runtime.block_on(serve(config, demo_key, &locals, &engines, listeners));
+    runtime.shutdown_background();
+    // The engines end now, after the gateway has drained.
+    drop(engines);
+    served
+}
+
+/// The models asked for, each once, fetched if absent.
+fn locals(names: &[String], sockets: &Path) -> anyhow::Result<Vec<Local>> {
+    let mut locals: Vec<Local> = Vec::new();
+    for name in names.iter().map(|name| name.trim()).filter(|name| !name.is_empty()) {
+        if locals.iter().all(|local| local.name != name) {
+            let model = model::ensure(name)?;
+            locals.push(Local::new(name, model.path, sockets.join(format!("{}.sock", locals.len())))?);
+        }
+    }
+    anyhow::ensure!(!locals.is_empty(), "--models names no model");
+    Ok(locals)
+}
+
+/// The engines share the cores: together they have as many threads as there are.
+fn start_engines(locals: &[Local]) -> anyhow::Result<Vec<Supervised>> {
+    let cores = thread::available_parallelism().map_or(1, usize::from);
+    let threads = (cores / locals.len()).max(1);
+    let engine = |local: &Local| Engine {
+        name: local.name.clone(),
+        model: local.path.clone(),
+        listen: Address::Unix(local.socket.clone()),
+        threads,
+    };
+    locals.iter().map(|local| Supervised::start(engine(local))).collect()
+}
+
+async fn serve(
+    config: Config,
+    demo_key: Option<String>,
+    locals: &[Local],
+    engines: &[Supervised],
+    listeners: Listeners,
+) -> anyhow::Result<()> {
+    let signals = Signals::install()?;
+    let mut shutdown = pin!(async {
+        signals.shutdown().await;
+        output::note("finishing the answers that run; press Ctrl-C again to stop at once");
+    });
+    let ready = futures_util::future::try_join_all(engines.iter().map(Supervised::ready));
+    let proxy = gateway::start(&config).await?;
+    tokio::select! {
+        ready = ready => ready?,
+        () = &mut shutdown => return Ok(()),
+    };
+    let banner = Banner { listen: listeners.api_address()?, admin: listeners.admin_address()?, key: demo_key, locals };
+    output::line(&banner.to_string())?;
+    gateway::serve(proxy, listeners, shutdown).await
+}

@@ -1,0 +1,165 @@
+//! `penstock up` with the real SmolLM2: an engine that dies, an impatient Ctrl-C, and starts that cannot work. What a
+//! newcomer sees when all goes well is told by the end-to-end tests.
+
+use std::{
+    fs,
+    io::{BufRead, BufReader, Read, Write},
+    net::TcpStream,
+    path::PathBuf,
+    process::{Child, Command, Stdio},
+    thread,
+    time::{Duration, Instant},
+};
+
+use crate::penstock::Penstock;
+
+const START: Duration = Duration::from_secs(60);
+
+#[expect(clippy::disallowed_methods, reason = "where the model files are is told by the environment")]
+fn test_model() -> PathBuf {
+    let dir = std::env::var_os("PENSTOCK_TEST_MODELS")
+        .expect("PENSTOCK_TEST_MODELS must name the folder of model files; `tests/run` sets it");
+    PathBuf::from(dir).join("smollm2-135m-instruct-q4_1.gguf")
+}
+
+/// A running `penstock up`, killed at the end.
+struct Up {
+    child: Child,
+    address: String,
+    key: String,
+}
+
+impl Up {
+    fn start(penstock: &Penstock) -> Self {
+        penstock.run(["model", "pull", test_model().to_str().expect("UTF-8")]).ok();
+        let mut child = penstock
+            .command()
+            .args(["up", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0"])
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("it starts");
+        let mut lines = BufReader::new(child.stdout.take().expect("piped")).lines().map_while(Result::ok);
+        let banner: Vec<String> = lines.by_ref().take_while(|line| !line.starts_with("Ctrl-C")).collect();
+        let banner = banner.join("\n");
+        // The access log must not fill the pipe.
+        thread::spawn(move || lines.for_each(drop));
+        let value = |label: &str| {
+            let line = banner.lines().find_map(|line| line.trim().strip_prefix(label));
+            line.unwrap_or_else(|| panic!("no {label} in: {banner}")).trim().to_owned()
+        };
+        let address = value("Base URL").replace("http://", "").replace("/v1", "");
+        Self { child, address, key: value("API key") }
+    }
+
+    /// Sends a chat that streams; the answer is read by the caller.
+    fn stream(&self, max_tokens: u32) -> BufReader<TcpStream> {
+        let body = format!(
+            r#"{{"model":"smollm2","stream":true,"max_tokens":{max_tokens},"messages":[{{"role":"user","content":"Count from one to one hundred."}}]}}"#
+        );
+        let mut stream = TcpStream::connect(&self.address).expect("it listens");
+        stream.set_read_timeout(Some(START)).expect("set");
+        let head = format!(
+            "POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\nconnection: close\r\nauthorization: Bearer {}\r\n\
+             content-type: application/json\r\ncontent-length: {}\r\n\r\n",
+            self.key,
+            body.len()
+        );
+        stream.write_all((head + &body).as_bytes()).expect("sent");
+        BufReader::new(stream)
+    }
+
+    fn answers(&self) -> bool {
+        let mut text = String::new();
+        self.stream(2).read_to_string(&mut text).is_ok() && text.contains("[DONE]")
+    }
+
+    fn engine(&self) -> u32 {
+        let engines = children(self.child.id());
+        assert_eq!(engines.len(), 1, "{engines:?}");
+        engines[0]
+    }
+
+    /// Its exit code, within `limit`.
+    fn end(&mut self, limit: Duration) -> Option<i32> {
+        let deadline = Instant::now() + limit;
+        while Instant::now() < deadline {
+            if let Some(status) = self.child.try_wait().expect("it can be watched") {
+                return status.code();
+            }
+            thread::sleep(Duration::from_millis(20));
+        }
+        panic!("still running after {limit:?}");
+    }
+}
+
+impl Drop for Up {
+    fn drop(&mut self) {
+        drop(self.child.kill());
+        drop(self.child.wait());
+    }
+}
+
+fn signal(name: &str, process: u32) {
+    let status = Command::new("kill").args([name, &process.to_string()]).status().expect("`kill` runs");
+    assert!(status.success());
+}
+
+/// `(parent, state)` of a process.
+fn stat(process: u32) -> Option<(u32, char)> {
+    let text = fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
+    // The name in parentheses may hold anything, so fields are counted from its end.
+    let mut fields = text.rsplit_once(") ")?.1.split(' ');
+    let state = fields.next()?.chars().next()?;
+    Some((fields.next()?.parse().ok()?, state))
+}
+
+fn children(parent: u32) -> Vec<u32> {
+    let processes =
+        fs::read_dir("/proc").expect("Linux").filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
+    processes.filter(|process| stat(*process).is_some_and(|(of, state)| of == parent && state != 'Z')).collect()
+}
+
+fn until(limit: Duration, what: &str, mut holds: impl FnMut() -> bool) {
+    let deadline = Instant::now() + limit;
+    while !holds() {
+        assert!(Instant::now() < deadline, "{what}: not within {limit:?}");
+        thread::sleep(Duration::from_millis(50));
+    }
+}
+
+#[test]
+fn a_second_ctrl_c_ends_at_once() {
+    let penstock = Penstock::new();
+    let mut up = Up::start(&penstock);
+    let mut answer = up.stream(2000);
+    answer.read_line(&mut String::new()).expect("the answer begins");
+    signal("-INT", up.child.id());
+    thread::sleep(Duration::from_millis(300));
+    signal("-INT", up.child.id());
+    assert_eq!(up.end(Duration::from_secs(2)), Some(130));
+}
+
+#[test]
+fn a_killed_engine_is_started_again() {
+    let penstock = Penstock::new();
+    let up = Up::start(&penstock);
+    let killed = up.engine();
+    signal("-KILL", killed);
+    until(START, "the engine to be back", || up.answers());
+    assert_ne!(up.engine(), killed);
+}
+
+#[test]
+fn a_taken_port_names_the_flag() {
+    let penstock = Penstock::new();
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+    let address = taken.local_addr().expect("an address").to_string();
+    penstock.run(["up", "--listen", &address]).failed(1, &[&address, "in use", "--listen"]);
+}
+
+#[test]
+fn a_model_that_is_not_known_names_those_that_are() {
+    let penstock = Penstock::new();
+    let args = ["up", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--models", "gpt-17"];
+    penstock.run(args).failed(1, &["gpt-17", "smollm2, gemma3"]);
+}
