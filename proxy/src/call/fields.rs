@@ -117,11 +117,14 @@ fn wants_usage(raw: Option<&RawValue>) -> Result<bool, Invalid> {
         #[serde(default)]
         include_usage: Option<bool>,
     }
-    let Some(raw) = raw else { return Ok(false) };
-    let options: Option<Options> = serde_json::from_str(raw.get()).map_err(|_| {
-        Invalid::new("stream_options", "stream_options must be an object such as {\"include_usage\": true}")
-    })?;
-    Ok(options.and_then(|options| options.include_usage).unwrap_or(false))
+    let wrong = || Invalid::new("stream_options", "stream_options must be an object such as {\"include_usage\": true}");
+    let Some(raw) = raw.filter(|raw| raw.get() != "null") else { return Ok(false) };
+    // serde would also take a list for the struct.
+    if !raw.get().starts_with('{') {
+        return Err(wrong());
+    }
+    let options: Options = serde_json::from_str(raw.get()).map_err(|_| wrong())?;
+    Ok(options.include_usage.unwrap_or(false))
 }
 
 /// The prompt's value, and how many prompts it holds.

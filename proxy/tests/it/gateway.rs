@@ -1,0 +1,10 @@
+//! A whole gateway in this process, between a scripted upstream and a client that both see raw bytes.
+
+mod rig;
+mod upstream;
+
+mod answers;
+mod compatibility;
+mod settlement;
+mod streams;
+mod timing;

@@ -1,0 +1,104 @@
+//! Deadlines and the drain: silence ends, life does not.
+
+use std::time::{Duration, Instant};
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use wire::access::Outcome;
+
+use super::{
+    rig::{Rig, Settings, chat},
+    upstream::{DONE, STOP, Step, Upstream, chunk, stream_end, stream_head, text_event},
+};
+
+const STREAM: &str = ",\"stream\":true";
+
+fn short() -> Settings {
+    Settings { limits: "response_timeout: 600ms, idle_stream_timeout: 500ms, keepalive_interval: 10s".into(), ..Settings::default() }
+}
+
+#[tokio::test]
+async fn a_long_stream_is_not_cut_by_any_total() {
+    let upstream = Upstream::start(|_| {
+        let mut steps = vec![stream_head()];
+        for _ in 0..6 {
+            steps.extend([chunk(text_event("x")), Step::Wait(Duration::from_millis(300))]);
+        }
+        steps.extend([chunk(STOP), chunk(DONE), stream_end()]);
+        steps
+    })
+    .await;
+    let answer = Rig::with(&upstream, short()).await.chat(&chat(STREAM)).await;
+    assert_eq!(answer.streamed_text(), "xxxxxx");
+    assert!(answer.text().ends_with(DONE));
+}
+
+#[tokio::test]
+async fn a_stream_that_falls_silent_ends_with_an_error_event() {
+    let upstream = Upstream::start(|_| vec![stream_head(), Step::AwaitClose]).await;
+    let rig = Rig::with(&upstream, short()).await;
+    let start = Instant::now();
+    let answer = rig.chat(&chat(STREAM)).await;
+    assert!((400..1500).contains(&start.elapsed().as_millis()), "{:?}", start.elapsed());
+    assert_eq!(answer.status, 200);
+    assert!(answer.events()[0].contains("upstream_died"), "{}", answer.text());
+    assert_eq!(rig.lines(1).await[0].decision.outcome, Outcome::UpstreamDied);
+}
+
+#[tokio::test]
+async fn an_upstream_that_never_answers_is_a_504_and_is_not_asked_again() {
+    let upstream = Upstream::start(|_| vec![Step::AwaitClose]).await;
+    let rig = Rig::with(&upstream, short()).await;
+    let start = Instant::now();
+    let answer = rig.chat(&chat("")).await;
+    assert_eq!((answer.status, answer.code().as_str()), (504, "upstream_timeout"));
+    assert!((500..1500).contains(&start.elapsed().as_millis()), "{:?}", start.elapsed());
+    assert_eq!(upstream.asked().len(), 1);
+    assert!(rig.lines(1).await[0].estimated, "what was sent may have been worked on");
+}
+
+#[tokio::test]
+async fn a_request_head_that_never_ends_is_cut_off() {
+    let upstream = Upstream::start(|_| vec![Step::Close]).await;
+    let rig = Rig::with(&upstream, Settings { limits: "header_timeout: 300ms".into(), ..Settings::default() }).await;
+    let mut socket = rig.connect().await;
+    socket.write_all(b"POST /v1/chat").await.expect("sent");
+    let start = Instant::now();
+    let mut rest = Vec::new();
+    socket.read_to_end(&mut rest).await.expect("closed");
+    assert!(start.elapsed() < Duration::from_secs(3), "{:?}", start.elapsed());
+}
+
+#[tokio::test]
+async fn a_body_that_stops_arriving_is_a_408() {
+    let upstream = Upstream::start(|_| vec![Step::Close]).await;
+    let rig = Rig::with(&upstream, short()).await;
+    let head = "POST /v1/chat/completions HTTP/1.1\r\nhost: g\r\nauthorization: Bearer K\r\ncontent-length: 100\r\n\r\n{";
+    let answer = rig.send(head.as_bytes()).await;
+    assert_eq!((answer.status, answer.code().as_str()), (408, "request_timeout"));
+}
+
+#[tokio::test]
+async fn a_drain_lets_running_streams_end_and_takes_no_new_calls() {
+    let upstream = Upstream::start(|_| {
+        let mut steps = vec![stream_head(), chunk(text_event("a")), Step::Wait(Duration::from_millis(500))];
+        steps.extend([chunk(text_event("b")), chunk(STOP), chunk(DONE), stream_end()]);
+        steps
+    })
+    .await;
+    let mut rig = Rig::start(&upstream).await;
+    let mut socket = rig.open(&chat(STREAM)).await;
+    let mut bytes = Vec::new();
+    while !String::from_utf8_lossy(&bytes).contains("\"a\"") {
+        assert!(socket.read_buf(&mut bytes).await.expect("read") > 0);
+    }
+    let address = rig.address;
+    let reader = tokio::spawn(async move {
+        socket.read_to_end(&mut bytes).await.expect("read");
+        super::rig::Answer::parse(&bytes)
+    });
+    assert!(rig.drain().await, "the stream ended within the drain");
+    assert_eq!(reader.await.expect("read").streamed_text(), "ab");
+    assert!(tokio::net::TcpStream::connect(address).await.is_err(), "the port is closed");
+    assert!(rig.proxy.ready().is_err());
+    assert!(rig.balance().await.1 > 0, "the rest of the hold came back");
+}
