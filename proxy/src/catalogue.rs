@@ -4,11 +4,12 @@ use std::{collections::HashMap, sync::Arc};
 
 use http::{HeaderValue, Uri};
 use prometheus::IntCounter;
+use tokenizer::PromptCounter;
 use wire::{openai, slo::Slo};
 
 use crate::{
     config,
-    demand::{Counter, LoadError},
+    demand::{self, LoadError},
     events::{Events, ModelEvents},
     pace::Pace,
     paths::Endpoint,
@@ -31,7 +32,7 @@ pub struct Name {
 pub struct Model {
     pub name: String,
     aliases: Vec<String>,
-    pub counter: Counter,
+    pub counter: PromptCounter,
     pub default_max_tokens: u64,
     pub price: Price,
     pub slo: Option<Slo>,
@@ -101,7 +102,7 @@ impl Model {
         Ok(Self {
             name: config.name.clone(),
             aliases: config.aliases.clone(),
-            counter: Counter::load(&config.name, &config.tokenizer)?,
+            counter: demand::load(&config.name, &config.tokenizer)?,
             default_max_tokens: config.default_max_tokens,
             price: config.price,
             slo: config.slo,

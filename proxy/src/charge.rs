@@ -110,9 +110,9 @@ impl Charge {
         self.end(status, Outcome::Finished, self.used(metered));
     }
 
-    /// The upstream refused the call itself: the tokens come back, the call counts.
+    /// The upstream refused the call itself, as the caller's mistake: the tokens come back, the call counts.
     pub fn rejected(&mut self, status: u16) {
-        self.end(status, Outcome::UpstreamFailed, quota::Outcome::Rejected);
+        self.end(status, Outcome::Invalid, quota::Outcome::Rejected);
     }
 
     /// No upstream answered: everything comes back.

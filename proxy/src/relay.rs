@@ -8,7 +8,7 @@ mod usage;
 use std::{
     pin::Pin,
     task::{Context, Poll, ready},
-    time::Instant,
+    time::{Duration, Instant},
 };
 
 use bytes::{Bytes, BytesMut};
@@ -34,7 +34,9 @@ const LONGEST_EVENT: usize = 4 << 20;
 /// Pieces that have arrived are joined into one write up to this size.
 const JOIN: usize = 32 << 10;
 /// A stream that was written to this recently is a fast one: worth a turn of the scheduler to join what comes next.
-const FAST: std::time::Duration = std::time::Duration::from_millis(1);
+const FAST: Duration = Duration::from_millis(1);
+/// hyper polls a pending body twice before it ends its turn: only the third look sees what another task has done.
+const POLLS: u8 = 3;
 /// A comment line: one line end, since some clients take a blank line for an empty event.
 const KEEP_ALIVE: Bytes = Bytes::from_static(b": keep-alive\n");
 
@@ -60,8 +62,8 @@ fn whole_usage(body: &Bytes, charge: &Charge) -> Metered {
         return Metered::Exact(usage);
     }
     let mut count = count::Count::default();
-    count.fold(body, &charge.model.counter.tokenizer);
-    let completion = count.total(&charge.model.counter.tokenizer);
+    count.fold(body, charge.model.counter.tokenizer());
+    let completion = count.total(charge.model.counter.tokenizer());
     Metered::Estimated(Usage { prompt: charge.prompt(), completion, cached: 0 })
 }
 
@@ -131,8 +133,9 @@ pub struct Relay {
     wrote: Instant,
     /// Set lazily: it fires at the earliest time at which something might be due, not at each byte.
     alarm: Pin<Box<Sleep>>,
-    /// Bytes in `out` when the last turn was given up in the hope of more.
-    waited_with: usize,
+    /// Bytes in `out` at the last look, and how often since then a turn given up brought nothing.
+    seen: usize,
+    fruitless: u8,
 }
 
 impl Relay {
@@ -150,7 +153,8 @@ impl Relay {
             heard: now,
             wrote: now,
             alarm: Box::pin(tokio::time::sleep(limits.keepalive_interval.min(limits.idle_stream_timeout))),
-            waited_with: 0,
+            seen: 0,
+            fruitless: 0,
         }
     }
 
@@ -163,7 +167,7 @@ impl Relay {
                 return Poll::Pending;
             }
             self.wrote = Instant::now();
-            self.waited_with = 0;
+            (self.seen, self.fruitless) = (0, 0);
             return Poll::Ready(Some(self.out.split().freeze()));
         }
         if self.upstream.is_none() {
@@ -193,12 +197,13 @@ impl Relay {
     /// One chunk at a time comes through from the connection's task. On a fast stream the next one is there as soon as
     /// that task has had a turn, so we give ours up as long as that brings something.
     fn hopes_for_more(&mut self) -> bool {
-        let more = self.upstream.is_some()
-            && self.out.len() < JOIN
-            && self.out.len() > self.waited_with
-            && self.wrote.elapsed() < FAST;
-        self.waited_with = self.out.len();
-        more
+        if self.out.len() > self.seen {
+            (self.seen, self.fruitless) = (self.out.len(), 0);
+        } else {
+            self.fruitless += 1;
+        }
+        let open = self.upstream.is_some() && self.out.len() < JOIN;
+        open && self.fruitless < POLLS && self.wrote.elapsed() < FAST
     }
 
     /// Bytes from the upstream: whole events go out, a rest is held.
@@ -235,7 +240,7 @@ impl Relay {
             self.charge.finished(200, metered);
             return;
         }
-        match self.meter.event(&payload, self.hide_usage, &self.charge.model.counter.tokenizer) {
+        match self.meter.event(&payload, self.hide_usage, self.charge.model.counter.tokenizer()) {
             meter::Pass::AsIs => self.out.extend_from_slice(&event.raw),
             meter::Pass::Instead(payload) => self.out.extend_from_slice(&sse::encode(&payload)),
             meter::Pass::Nothing => {}
@@ -245,7 +250,7 @@ impl Relay {
     /// What was used: as reported, else as counted by us.
     fn metered(&mut self) -> Metered {
         let prompt = self.charge.prompt();
-        self.meter.metered(prompt, &self.charge.model.counter.tokenizer)
+        self.meter.metered(prompt, self.charge.model.counter.tokenizer())
     }
 
     /// The body ended as a body should. A stream without `[DONE]` is complete if it said why it stopped.

@@ -107,6 +107,7 @@ fn failed(failure: &Failure) -> Verdict {
 
 fn refused(refusal: &Refusal) -> Verdict {
     let kind = match refusal.unit {
+        _ if refusal.insufficient => "insufficient_quota",
         Unit::Requests | Unit::Concurrency => "requests",
         Unit::Tokens | Unit::InputTokens | Unit::OutputTokens => "tokens",
         Unit::NanoUsd => "insufficient_quota",

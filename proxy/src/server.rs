@@ -70,7 +70,7 @@ impl Proxy {
 }
 
 async fn connection(proxy: Arc<Proxy>, socket: TcpStream, mut stopping: watch::Receiver<bool>) {
-    if let Err(error) = prepare(&socket) {
+    if let Err(error) = prepare(&socket, proxy.limits.idle_stream_timeout) {
         tracing::debug!(%error, "socket options");
     }
     let service = proxy.service();
@@ -102,9 +102,12 @@ async fn stopped(stopping: &mut watch::Receiver<bool>) {
     while !*stopping.borrow_and_update() && stopping.changed().await.is_ok() {}
 }
 
-fn prepare(socket: &TcpStream) -> io::Result<()> {
+/// `stalled`: a client that takes nothing for so long is cut off by the kernel, and its call settles.
+fn prepare(socket: &TcpStream, stalled: Duration) -> io::Result<()> {
     socket.set_nodelay(true)?;
-    socket2::SockRef::from(socket).set_tcp_notsent_lowat(UNSENT)
+    let socket = socket2::SockRef::from(socket);
+    socket.set_tcp_user_timeout(Some(stalled))?;
+    socket.set_tcp_notsent_lowat(UNSENT)
 }
 
 async fn linger(mut socket: TcpStream) -> io::Result<()> {

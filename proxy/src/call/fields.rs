@@ -39,7 +39,9 @@ pub struct Shape {
     /// `messages`, `prompt` or `input`.
     pub prompt: Option<Range<usize>>,
     pub tools: Option<Range<usize>>,
+    pub tool_choice: Option<Range<usize>>,
     pub functions: Option<Range<usize>>,
+    pub function_call: Option<Range<usize>>,
 }
 
 /// Raw values of the known keys.
@@ -55,7 +57,9 @@ struct Top<'a> {
     prompt: Option<&'a RawValue>,
     input: Option<&'a RawValue>,
     tools: Option<&'a RawValue>,
+    tool_choice: Option<&'a RawValue>,
     functions: Option<&'a RawValue>,
+    function_call: Option<&'a RawValue>,
 }
 
 /// All names that a cap goes by; the larger counts when several are given.
@@ -79,7 +83,9 @@ pub(super) fn parse(endpoint: Endpoint, deployment: Option<String>, body: Bytes)
         stream_options: top.stream_options.map(|raw| place(&body, raw)),
         prompt: prompt.map(|raw| place(&body, raw)),
         tools: range(top.tools),
+        tool_choice: range(top.tool_choice),
         functions: range(top.functions),
+        function_call: range(top.function_call),
     };
     let choices = n.max(best_of).saturating_mul(prompts);
     Ok(Call { endpoint, model, stream, wants_usage, cap, choices, shape, body })
@@ -212,7 +218,9 @@ impl<'de> Visitor<'de> for TopVisitor {
                 "prompt" => &mut top.prompt,
                 "input" => &mut top.input,
                 "tools" => &mut top.tools,
+                "tool_choice" => &mut top.tool_choice,
                 "functions" => &mut top.functions,
+                "function_call" => &mut top.function_call,
                 other => match CAPS.iter().position(|name| *name == other) {
                     Some(index) => &mut top.caps[index],
                     None => {

@@ -74,7 +74,10 @@ impl Upstreams {
                 Err(Failure::Credentials { upstream: name(), status: head.status.as_u16() })
             }
             status if status.is_success() && is_event_stream(&head.headers) => self.stream(head, body, upstream).await,
-            status if status.is_success() || status.is_client_error() => self.whole(head, body, upstream).await,
+            // 408 is the upstream's own trouble, whatever its number says.
+            status if status.is_success() || (status.is_client_error() && status != StatusCode::REQUEST_TIMEOUT) => {
+                self.whole(head, body, upstream).await
+            }
             status => {
                 let message = error_text(body).await;
                 Err(Failure::Status { upstream: name(), status: status.as_u16(), message })

@@ -132,7 +132,8 @@ async fn a_body_over_the_limit_is_refused_at_once_and_the_answer_arrives() {
     let rig = Rig::with(&upstream, Settings { limits: "body: 1MiB".into(), ..Settings::default() }).await;
     // By its announced length, before a byte of it was sent.
     let mut socket = rig.connect().await;
-    let head = "POST /v1/chat/completions HTTP/1.1\r\nhost: g\r\nauthorization: Bearer K\r\ncontent-length: 104857600\r\n\r\n";
+    let head =
+        "POST /v1/chat/completions HTTP/1.1\r\nhost: g\r\nauthorization: Bearer K\r\ncontent-length: 104857600\r\n\r\n";
     socket.write_all(head.as_bytes()).await.expect("sent");
     let answer = Answer::read(&mut socket).await;
     assert_eq!((answer.status, answer.code().as_str()), (413, "body_too_large"));
@@ -154,7 +155,10 @@ async fn a_body_over_the_limit_is_refused_at_once_and_the_answer_arrives() {
 
 #[tokio::test]
 async fn more_calls_than_slots_are_shed_until_a_body_ends() {
-    let upstream = Upstream::start(|_| vec![upstream::stream_head(), upstream::chunk(upstream::text_event("x")), upstream::Step::AwaitClose]).await;
+    let upstream = Upstream::start(|_| {
+        vec![upstream::stream_head(), upstream::chunk(upstream::text_event("x")), upstream::Step::AwaitClose]
+    })
+    .await;
     let rig = Rig::with(&upstream, Settings { limits: "in_flight: 1".into(), ..Settings::default() }).await;
     let mut first = rig.open(&chat(",\"stream\":true")).await;
     first.read_u8().await.expect("the stream began");
@@ -172,7 +176,8 @@ async fn more_calls_than_slots_are_shed_until_a_body_ends() {
 #[tokio::test]
 async fn models_come_from_the_configuration_alone() {
     let upstream = ok().await;
-    let settings = Settings { upstreams: Some("[{ name: a, url: \"http://192.0.2.1/v1\" }]".into()), ..Settings::default() };
+    let settings =
+        Settings { upstreams: Some("[{ name: a, url: \"http://192.0.2.1/v1\" }]".into()), ..Settings::default() };
     let rig = Rig::with(&upstream, settings).await;
     let start = std::time::Instant::now();
     let list = rig.send(&request("GET", "/v1/models/", &[KEY], "")).await;

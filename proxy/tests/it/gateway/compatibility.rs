@@ -8,7 +8,8 @@ use super::{
     upstream::{self, Upstream},
 };
 
-const OK: &str = "{\"choices\":[],\"usage\":{\"prompt_tokens\":1,\"completion_tokens\":1},\"extra\":[1,{\"b\":2,\"a\":1}]}";
+const OK: &str =
+    "{\"choices\":[],\"usage\":{\"prompt_tokens\":1,\"completion_tokens\":1},\"extra\":[1,{\"b\":2,\"a\":1}]}";
 
 async fn ok() -> Upstream {
     Upstream::start(|_| upstream::json(200, OK)).await
@@ -18,7 +19,8 @@ async fn ok() -> Upstream {
 async fn unknown_fields_survive_both_ways_also_under_an_alias() {
     let upstream = ok().await;
     let rig = Rig::start(&upstream).await;
-    let rest = ",\"chat_template_kwargs\":{\"enable_thinking\":false},\"top_k\":20,\"extra_body\":{\"google\":{\"x\":1.50}}";
+    let rest =
+        ",\"chat_template_kwargs\":{\"enable_thinking\":false},\"top_k\":20,\"extra_body\":{\"google\":{\"x\":1.50}}";
     let body = chat(rest);
     let answer = rig.chat(&body).await;
     assert_eq!(answer.text(), OK);
@@ -54,7 +56,12 @@ async fn spellings_of_the_path_are_served_directly() {
         let answer = rig.send(&request("POST", path, &[KEY], &chat(""))).await;
         assert_eq!(answer.status, 200, "{path}");
     }
-    let azure = request("POST", "/openai/deployments/m/chat/completions?api-version=1", &[("api-key", "K")], "{\"messages\":[]}");
+    let azure = request(
+        "POST",
+        "/openai/deployments/m/chat/completions?api-version=1",
+        &[("api-key", "K")],
+        "{\"messages\":[]}",
+    );
     assert_eq!(rig.send(&azure).await.status, 200);
     for asked in upstream.asked() {
         assert_eq!(asked.line, "POST /v1/chat/completions HTTP/1.1");
@@ -99,10 +106,14 @@ async fn chunked_bodies_arrive_with_a_length() {
 
 #[tokio::test]
 async fn an_http_1_0_client_gets_no_chunks() {
-    let upstream = Upstream::start(|_| upstream::stream(&[&upstream::text_event("hi"), upstream::STOP, upstream::DONE])).await;
+    let upstream =
+        Upstream::start(|_| upstream::stream(&[&upstream::text_event("hi"), upstream::STOP, upstream::DONE])).await;
     let rig = Rig::start(&upstream).await;
     let body = chat(",\"stream\":true");
-    let head = format!("POST /v1/chat/completions HTTP/1.0\r\nAUTHORIZATION: Bearer K\r\ncontent-LENGTH: {}\r\n\r\n", body.len());
+    let head = format!(
+        "POST /v1/chat/completions HTTP/1.0\r\nAUTHORIZATION: Bearer K\r\ncontent-LENGTH: {}\r\n\r\n",
+        body.len()
+    );
     let answer = rig.send(format!("{head}{body}").as_bytes()).await;
     assert!(answer.header("transfer-encoding").is_none());
     assert_eq!(answer.streamed_text(), "hi");
@@ -133,7 +144,8 @@ async fn attachments_do_not_cost_their_text_length() {
         json!({"type": "future_part", "x": base64}),
     ];
     for (index, part) in parts.iter().enumerate() {
-        let body = json!({"model": "m", "max_tokens": 100, "messages": [{"role": "user", "content": [part]}]}).to_string();
+        let body =
+            json!({"model": "m", "max_tokens": 100, "messages": [{"role": "user", "content": [part]}]}).to_string();
         let answer = rig.chat(&body).await;
         assert_eq!(answer.status, 200, "{}", answer.text());
         assert_eq!(upstream.asked()[index].body, body.as_bytes());

@@ -23,8 +23,7 @@ use super::upstream::Upstream;
 
 /// A key, and limits that no test of something else meets.
 const KEYS: &str = "keys: [{ secret: K, user: ana, app: web, org: acme }]";
-const QUOTAS: &str =
-    "quotas: [{ level: org, match: acme, limits: [{ tokens: 100000, per: lifetime }, { requests: 1000, per: lifetime }] }]";
+const QUOTAS: &str = "quotas: [{ level: org, match: acme, limits: [{ tokens: 100000, per: lifetime }, { requests: 1000, per: lifetime }] }]";
 
 pub struct Rig {
     pub address: SocketAddr,
@@ -62,7 +61,8 @@ impl Rig {
             settings.upstreams.unwrap_or(one),
             settings.quotas.as_deref().unwrap_or(QUOTAS),
         );
-        let config = config::check(&text, "test.yaml", &HashMap::new()).unwrap_or_else(|problems| panic!("{text}\n{problems:#?}"));
+        let config = config::check(&text, "test.yaml", &HashMap::new())
+            .unwrap_or_else(|problems| panic!("{text}\n{problems:#?}"));
         let quota = Quota::new(config.quotas.clone(), Store::memory(Clock::Wall), Options::default());
         let proxy = Proxy::new(&config, quota.clone()).expect("a valid configuration starts");
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
@@ -160,7 +160,10 @@ impl Answer {
     /// Reads to the end of the connection.
     pub async fn read(socket: &mut TcpStream) -> Self {
         let mut bytes = Vec::new();
-        tokio::time::timeout(Duration::from_secs(30), socket.read_to_end(&mut bytes)).await.expect("in time").expect("read");
+        tokio::time::timeout(Duration::from_secs(30), socket.read_to_end(&mut bytes))
+            .await
+            .expect("in time")
+            .expect("read");
         Self::parse(&bytes)
     }
 

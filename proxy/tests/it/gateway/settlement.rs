@@ -32,10 +32,9 @@ async fn requests_used(rig: &Rig) -> u64 {
 
 #[tokio::test]
 async fn reported_usage_is_charged_and_the_rest_comes_back_at_once() {
-    for (rest, steps) in [
-        ("", upstream::json(200, ANSWER)),
-        (STREAM, stream(&[&text_event("hello there"), STOP, USAGE, DONE])),
-    ] {
+    for (rest, steps) in
+        [("", upstream::json(200, ANSWER)), (STREAM, stream(&[&text_event("hello there"), STOP, USAGE, DONE]))]
+    {
         let upstream = Upstream::start(move |_| steps.clone()).await;
         let rig = Rig::start(&upstream).await;
         assert_eq!(rig.chat(&chat(&format!("{rest},\"max_tokens\":50"))).await.status, 200);
@@ -66,7 +65,8 @@ async fn the_budget_is_free_again_when_the_client_sees_the_end() {
 
 #[tokio::test]
 async fn an_explicit_zero_is_trusted() {
-    let zero = "{\"choices\":[{\"message\":{\"content\":\"hello\"}}],\"usage\":{\"prompt_tokens\":0,\"completion_tokens\":0}}";
+    let zero =
+        "{\"choices\":[{\"message\":{\"content\":\"hello\"}}],\"usage\":{\"prompt_tokens\":0,\"completion_tokens\":0}}";
     let upstream = Upstream::start(move |_| upstream::json(200, zero)).await;
     let rig = Rig::start(&upstream).await;
     rig.chat(&chat("")).await;
@@ -120,7 +120,10 @@ async fn a_client_that_leaves_a_stream_stops_the_upstream_and_pays_for_what_was_
         assert_eq!((line.decision.outcome, line.estimated), (Outcome::ClientDisconnected, true));
         let closed = upstream.asked()[0].closed.expect("the upstream was cancelled");
         assert!(closed - left < Duration::from_secs(1), "{:?}", closed - left);
-        assert_ne!(rig.open(&chat(&format!("{STREAM},\"max_tokens\":90000"))).await.read_u8().await.expect("admitted"), 0);
+        assert_ne!(
+            rig.open(&chat(&format!("{STREAM},\"max_tokens\":90000"))).await.read_u8().await.expect("admitted"),
+            0
+        );
     }
 }
 
@@ -144,7 +147,12 @@ async fn a_client_that_leaves_before_an_answer_pays_for_what_was_probably_writte
 #[tokio::test]
 async fn an_upstream_that_fails_before_the_first_byte_costs_nothing_not_even_the_request() {
     let failures: [(&str, Vec<Step>, u16, &str); 6] = [
-        ("500", upstream::json(500, "{\"error\":{\"message\":\"boom\",\"type\":\"x\",\"param\":null,\"code\":null}}"), 502, "upstream_error"),
+        (
+            "500",
+            upstream::json(500, "{\"error\":{\"message\":\"boom\",\"type\":\"x\",\"param\":null,\"code\":null}}"),
+            502,
+            "upstream_error",
+        ),
         ("503", upstream::json(503, "down"), 502, "upstream_error"),
         ("429", upstream::with_headers(429, "retry-after: 7\r\n", "{}"), 429, "upstream_rate_limited"),
         ("reset", vec![Step::Reset], 502, "upstream_error"),
@@ -172,7 +180,8 @@ async fn an_upstream_that_fails_before_the_first_byte_costs_nothing_not_even_the
 #[tokio::test]
 async fn an_unreachable_upstream_costs_nothing() {
     let upstream = Upstream::start(|_| vec![Step::Close]).await;
-    let settings = Settings { upstreams: Some("[{ name: a, url: \"http://127.0.0.1:1/v1\" }]".into()), ..Settings::default() };
+    let settings =
+        Settings { upstreams: Some("[{ name: a, url: \"http://127.0.0.1:1/v1\" }]".into()), ..Settings::default() };
     let rig = Rig::with(&upstream, settings).await;
     let answer = rig.chat(&chat("")).await;
     assert_eq!((answer.status, answer.code().as_str()), (502, "upstream_error"));
@@ -224,7 +233,13 @@ async fn the_gateways_own_credentials_are_not_the_clients_problem() {
 #[tokio::test]
 async fn an_upstream_that_dies_in_a_stream_is_paid_for_what_it_delivered() {
     let upstream = Upstream::start(|_| {
-        vec![stream_head(), chunk(text_event("hello")), chunk(text_event(" there")), Step::Wait(Duration::from_millis(20)), Step::Reset]
+        vec![
+            stream_head(),
+            chunk(text_event("hello")),
+            chunk(text_event(" there")),
+            Step::Wait(Duration::from_millis(20)),
+            Step::Reset,
+        ]
     })
     .await;
     let rig = Rig::start(&upstream).await;

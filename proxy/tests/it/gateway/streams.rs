@@ -13,7 +13,12 @@ const STREAM: &str = ",\"stream\":true";
 
 #[tokio::test]
 async fn events_survive_any_cut_of_the_bytes() {
-    let events = [text_event("你好"), "data:{\"choices\":[{\"index\":0,\"delta\":{\"content\":\" 🌍 déjà\"}}]}\n\n".into(), STOP.into(), DONE.into()];
+    let events = [
+        text_event("你好"),
+        "data:{\"choices\":[{\"index\":0,\"delta\":{\"content\":\" 🌍 déjà\"}}]}\n\n".into(),
+        STOP.into(),
+        DONE.into(),
+    ];
     let whole: Vec<u8> = events.concat().into_bytes();
     for size in [1, 7, 4096] {
         let bytes = whole.clone();
@@ -125,8 +130,10 @@ async fn a_silent_upstream_is_covered_by_comments_between_events() {
 #[tokio::test]
 async fn an_upstream_that_dies_is_an_error_event_and_not_an_end() {
     for end in [Step::Close, Step::Reset] {
-        let upstream =
-            Upstream::start(move |_| vec![stream_head(), chunk(text_event("half")), Step::Wait(Duration::from_millis(50)), end.clone()]).await;
+        let upstream = Upstream::start(move |_| {
+            vec![stream_head(), chunk(text_event("half")), Step::Wait(Duration::from_millis(50)), end.clone()]
+        })
+        .await;
         let answer = Rig::start(&upstream).await.chat(&chat(STREAM)).await;
         let events = answer.events();
         assert_eq!(answer.streamed_text(), "half");
@@ -168,7 +175,8 @@ async fn chunks_that_have_arrived_leave_together() {
     socket.read_to_end(&mut bytes).await.expect("read");
     // HTTP chunks of our answer: one per write of the relay.
     let text = String::from_utf8_lossy(&bytes);
-    let chunks = text.lines().filter(|line| !line.is_empty() && line.len() < 6 && u32::from_str_radix(line, 16).is_ok()).count();
+    let chunks =
+        text.lines().filter(|line| !line.is_empty() && line.len() < 6 && u32::from_str_radix(line, 16).is_ok()).count();
     assert!(chunks < 20, "64 events left in {chunks} chunks");
     assert_eq!(super::rig::Answer::parse(&bytes).streamed_text().split(' ').count(), 65);
 }

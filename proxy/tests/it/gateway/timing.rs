@@ -13,7 +13,10 @@ use super::{
 const STREAM: &str = ",\"stream\":true";
 
 fn short() -> Settings {
-    Settings { limits: "response_timeout: 600ms, idle_stream_timeout: 500ms, keepalive_interval: 10s".into(), ..Settings::default() }
+    Settings {
+        limits: "response_timeout: 600ms, idle_stream_timeout: 500ms, keepalive_interval: 10s".into(),
+        ..Settings::default()
+    }
 }
 
 #[tokio::test]
@@ -72,7 +75,8 @@ async fn a_request_head_that_never_ends_is_cut_off() {
 async fn a_body_that_stops_arriving_is_a_408() {
     let upstream = Upstream::start(|_| vec![Step::Close]).await;
     let rig = Rig::with(&upstream, short()).await;
-    let head = "POST /v1/chat/completions HTTP/1.1\r\nhost: g\r\nauthorization: Bearer K\r\ncontent-length: 100\r\n\r\n{";
+    let head =
+        "POST /v1/chat/completions HTTP/1.1\r\nhost: g\r\nauthorization: Bearer K\r\ncontent-length: 100\r\n\r\n{";
     let answer = rig.send(head.as_bytes()).await;
     assert_eq!((answer.status, answer.code().as_str()), (408, "request_timeout"));
 }
@@ -101,4 +105,21 @@ async fn a_drain_lets_running_streams_end_and_takes_no_new_calls() {
     assert!(tokio::net::TcpStream::connect(address).await.is_err(), "the port is closed");
     assert!(rig.proxy.ready().is_err());
     assert!(rig.balance().await.1 > 0, "the rest of the hold came back");
+}
+
+#[tokio::test]
+async fn a_client_that_stops_reading_for_good_is_cut_off_and_settled() {
+    let upstream = Upstream::start(|_| {
+        let mut steps = vec![stream_head()];
+        steps.extend(std::iter::repeat_n(chunk(text_event(&"x ".repeat(2000))), 4000));
+        steps.push(Step::AwaitClose);
+        steps
+    })
+    .await;
+    let rig = Rig::with(&upstream, short()).await;
+    let _unread = rig.open(&chat(STREAM)).await;
+    let line = rig.lines(1).await.remove(0);
+    assert_eq!(line.decision.outcome, Outcome::ClientDisconnected);
+    assert!(line.usage.expect("charged").completion > 100);
+    rig.balance().await;
 }

@@ -117,7 +117,8 @@ async fn request(socket: &mut TcpStream) -> Option<Asked> {
     let head = String::from_utf8(bytes[..end].to_vec()).expect("a head is text");
     let mut lines = head.lines();
     let line = lines.next()?.to_owned();
-    let header = |line: &str| line.split_once(':').map(|(name, value)| (name.to_ascii_lowercase(), value.trim().to_owned()));
+    let header =
+        |line: &str| line.split_once(':').map(|(name, value)| (name.to_ascii_lowercase(), value.trim().to_owned()));
     let headers: HashMap<String, String> = lines.filter_map(header).collect();
     let length: usize = headers.get("content-length").map_or(0, |length| length.parse().expect("a number"));
     let mut body = bytes.split_off(end + 4);
@@ -137,8 +138,10 @@ pub fn json(status: u16, body: &str) -> Vec<Step> {
 pub fn with_headers(status: u16, headers: &str, body: &str) -> Vec<Step> {
     let length = body.len();
     vec![Step::Send(
-        format!("HTTP/1.1 {status} X\r\ncontent-type: application/json\r\ncontent-length: {length}\r\n{headers}\r\n{body}")
-            .into_bytes(),
+        format!(
+            "HTTP/1.1 {status} X\r\ncontent-type: application/json\r\ncontent-length: {length}\r\n{headers}\r\n{body}"
+        )
+        .into_bytes(),
     )]
 }
 
@@ -168,8 +171,7 @@ pub fn text_event(text: &str) -> String {
 }
 
 pub const STOP: &str = "data: {\"id\":\"c\",\"choices\":[{\"index\":0,\"delta\":{},\"finish_reason\":\"stop\"}]}\n\n";
-pub const USAGE: &str =
-    "data: {\"id\":\"c\",\"choices\":[],\"usage\":{\"prompt_tokens\":9,\"completion_tokens\":3,\"total_tokens\":12}}\n\n";
+pub const USAGE: &str = "data: {\"id\":\"c\",\"choices\":[],\"usage\":{\"prompt_tokens\":9,\"completion_tokens\":3,\"total_tokens\":12}}\n\n";
 pub const DONE: &str = "data: [DONE]\n\n";
 
 /// A stream of these events, each in its own chunk, that ends well.
