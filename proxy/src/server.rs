@@ -8,7 +8,7 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::{TcpListener, TcpStream},
-    sync::{Semaphore, watch},
+    sync::{OwnedSemaphorePermit, Semaphore, watch},
     task::JoinSet,
 };
 use tower::Service;
@@ -38,14 +38,13 @@ impl Proxy {
         let slots = Arc::new(Semaphore::new(self.limits.in_flight + SPARE_CONNECTIONS));
         let mut connections = JoinSet::new();
         loop {
-            let slot = slots.clone().acquire_owned().await.expect("invariant: the semaphore is never closed");
-            let accepted = tokio::select! {
-                accepted = listener.accept() => accepted,
+            let (accepted, slot) = tokio::select! {
+                accepted = accept(&listener, &slots) => accepted,
                 () = &mut shutdown => break,
             };
             while connections.try_join_next().is_some() {}
             match accepted {
-                Ok((socket, _)) => {
+                Ok(socket) => {
                     let connection = connection(self.clone(), socket, stopping.clone());
                     connections.spawn(async move {
                         connection.await;
@@ -67,6 +66,12 @@ impl Proxy {
         connections.shutdown().await;
         self.quota.drain(drain.min(Duration::from_secs(5))).await && all.is_ok()
     }
+}
+
+/// Waits for a slot first: connections beyond them stay in the kernel's queue. Cancel-safe.
+async fn accept(listener: &TcpListener, slots: &Arc<Semaphore>) -> (io::Result<TcpStream>, OwnedSemaphorePermit) {
+    let slot = slots.clone().acquire_owned().await.expect("invariant: the semaphore is never closed");
+    (listener.accept().await.map(|(socket, _)| socket), slot)
 }
 
 async fn connection(proxy: Arc<Proxy>, socket: TcpStream, mut stopping: watch::Receiver<bool>) {

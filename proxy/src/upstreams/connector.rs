@@ -67,12 +67,13 @@ impl Service<Uri> for Connector {
         }
         let connecting = self.https.call(uri);
         // The connector's own deadline covers TCP; this one also the handshake.
-        Box::pin(async move { Ok(Stream::Tcp(tokio::time::timeout(timeout, connecting).await??)) })
+        Box::pin(async move { Ok(Stream::Tcp(Box::new(tokio::time::timeout(timeout, connecting).await??))) })
     }
 }
 
 pub(super) enum Stream {
-    Tcp(MaybeHttpsStream<TokioIo<TcpStream>>),
+    /// Boxed: TLS state is a kilobyte that plain connections need not move about.
+    Tcp(Box<MaybeHttpsStream<TokioIo<TcpStream>>>),
     Unix(TokioIo<UnixStream>),
 }
 

@@ -5,6 +5,7 @@ mod upstream;
 
 mod answers;
 mod compatibility;
+mod ops;
 mod settlement;
 mod streams;
 mod timing;

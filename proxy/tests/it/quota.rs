@@ -5,7 +5,7 @@ mod concurrency;
 mod leases;
 mod model;
 mod outages;
-mod redis_server;
+pub mod redis_server;
 mod rig;
 mod speed;
 mod startup;

@@ -9,7 +9,7 @@ use std::{
 
 use proxy::{
     Proxy, config,
-    quota::{Clock, Options, Quota, Store},
+    quota::{Clock, Options, Quota, RedisOptions, Store},
 };
 use serde_json::Value;
 use tokio::{
@@ -20,6 +20,7 @@ use tokio::{
 };
 
 use super::upstream::Upstream;
+use crate::quota::redis_server::RedisServer;
 
 /// A key, and limits that no test of something else meets.
 const KEYS: &str = "keys: [{ secret: K, user: ana, app: web, org: acme }]";
@@ -32,7 +33,43 @@ pub struct Rig {
     log: tempfile::TempDir,
     stop: Option<oneshot::Sender<()>>,
     served: Option<JoinHandle<bool>>,
+    /// Outlives the quota, which speaks to it.
+    _redis: Option<RedisServer>,
 }
+
+#[derive(Clone, Copy, Debug, Default)]
+pub enum Kind {
+    #[default]
+    Memory,
+    Redis,
+}
+
+impl Kind {
+    /// Generous times: on a busy machine a slow answer is not what a test is about.
+    async fn store(self) -> (Store, Option<RedisServer>) {
+        match self {
+            Self::Memory => (Store::memory(Clock::Wall), None),
+            Self::Redis => {
+                let server = RedisServer::start();
+                let options = RedisOptions { timeout: Duration::from_secs(5), start_timeout: Duration::from_secs(10) };
+                (Store::redis(&server.url(), options).await.expect("Redis is there"), Some(server))
+            }
+        }
+    }
+}
+
+/// Runs each test on both stores.
+macro_rules! on_both_stores {
+    ($($name:ident),* $(,)?) => {
+        mod in_memory {
+            $(#[tokio::test] async fn $name() { super::$name(super::Kind::Memory).await })*
+        }
+        mod on_redis {
+            $(#[tokio::test] async fn $name() { super::$name(super::Kind::Redis).await })*
+        }
+    };
+}
+pub(super) use on_both_stores;
 
 /// What a test may set; the rest is as in production.
 #[derive(Clone, Default)]
@@ -43,11 +80,16 @@ pub struct Settings {
     pub upstreams: Option<String>,
     pub limits: String,
     pub quotas: Option<String>,
+    pub store: Kind,
 }
 
 impl Rig {
     pub async fn start(upstream: &Upstream) -> Self {
         Self::with(upstream, Settings::default()).await
+    }
+
+    pub async fn on(store: Kind, upstream: &Upstream) -> Self {
+        Self::with(upstream, Settings { store, ..Settings::default() }).await
     }
 
     pub async fn with(upstream: &Upstream, settings: Settings) -> Self {
@@ -63,14 +105,15 @@ impl Rig {
         );
         let config = config::check(&text, "test.yaml", &HashMap::new())
             .unwrap_or_else(|problems| panic!("{text}\n{problems:#?}"));
-        let quota = Quota::new(config.quotas.clone(), Store::memory(Clock::Wall), Options::default());
+        let (store, redis) = settings.store.store().await;
+        let quota = Quota::new(config.quotas.clone(), store, Options::default());
         let proxy = Proxy::new(&config, quota.clone()).expect("a valid configuration starts");
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
         let address = listener.local_addr().expect("bound");
         let (stop, stopped) = oneshot::channel::<()>();
         let shutdown = async move { drop(stopped.await) };
         let served = tokio::spawn(proxy.clone().serve(listener, shutdown, Duration::from_secs(5)));
-        Self { address, quota, proxy, log, stop: Some(stop), served: Some(served) }
+        Self { address, quota, proxy, log, stop: Some(stop), served: Some(served), _redis: redis }
     }
 
     /// Stops accepting; true if every call ended within the drain.

@@ -1,0 +1,100 @@
+//! What operators see: metrics that add up, readiness that means something, and the bundled engine's socket.
+
+use std::time::Duration;
+
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::{TcpListener, TcpStream, UnixListener},
+};
+
+use super::{
+    rig::{Answer, Rig, Settings, chat, request},
+    upstream::{self, DONE, STOP, USAGE, Upstream, stream, text_event},
+};
+
+const OK: &str = "{\"choices\":[],\"usage\":{\"prompt_tokens\":8,\"completion_tokens\":2}}";
+
+/// The operator's port of a rig.
+async fn admin(rig: &Rig) -> impl AsyncFn(&str) -> Answer {
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+    let address = listener.local_addr().expect("bound");
+    tokio::spawn(proxy::admin::serve(rig.proxy.clone(), listener, std::future::pending()));
+    async move |path: &str| {
+        let mut socket = TcpStream::connect(address).await.expect("open");
+        socket.write_all(&request("GET", path, &[], "")).await.expect("sent");
+        Answer::read(&mut socket).await
+    }
+}
+
+#[tokio::test]
+async fn metrics_add_up() {
+    let upstream = Upstream::start(|asked| match asked.json()["stream"].as_bool() {
+        Some(true) => stream(&[&text_event("a"), &text_event("b"), STOP, USAGE, DONE]),
+        _ => upstream::json(200, OK),
+    })
+    .await;
+    let settings = Settings { model: "slo: { ttft: 30s, tpot: 30s },".into(), ..Settings::default() };
+    let rig = Rig::with(&upstream, settings).await;
+    let get = admin(&rig).await;
+    rig.chat(&chat("")).await;
+    rig.chat(&chat(",\"stream\":true")).await;
+    rig.chat(&chat(",\"max_tokens\":9999999")).await;
+    rig.chat("{").await;
+    rig.balance().await;
+    let text = get("/metrics").await.text();
+    for line in [
+        "penstock_requests_total{code=\"200\",model=\"m\"} 2",
+        "penstock_requests_total{code=\"429\",model=\"m\"} 1",
+        "penstock_requests_total{code=\"400\",model=\"none\"} 1",
+        "penstock_tokens_total{kind=\"prompt\",model=\"m\"} 17",
+        "penstock_tokens_total{kind=\"completion\",model=\"m\"} 5",
+        "penstock_goodput_total{model=\"m\",slo=\"met\"} 2",
+        "penstock_ttft_seconds_count{model=\"m\"} 2",
+        "penstock_upstream_requests_total{model=\"m\",outcome=\"answered\",upstream=\"a\"} 2",
+        "penstock_in_flight 0",
+        "penstock_quota_settled_tokens_total 22",
+        "penstock_quota_held_tokens 0",
+        "penstock_quota_leaked_tokens 0",
+        "penstock_quota_refusals_total{level=\"org\",limit=\"tokens/lifetime\"} 1",
+    ] {
+        assert!(text.lines().any(|found| found == line), "{line}\n{text}");
+    }
+}
+
+#[tokio::test]
+async fn alive_ready_and_nothing_else() {
+    let upstream = Upstream::start(|_| upstream::json(200, OK)).await;
+    let rig = Rig::start(&upstream).await;
+    let get = admin(&rig).await;
+    for (path, status) in [("/healthz", 200), ("/livez", 200), ("/readyz", 200), ("/v1/models", 404)] {
+        assert_eq!(get(path).await.status, status, "{path}");
+    }
+}
+
+#[tokio::test]
+async fn an_upstream_may_be_a_unix_socket() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("engine.sock");
+    let listener = UnixListener::bind(&path).expect("a free path");
+    let engine = tokio::spawn(async move {
+        let (mut socket, _) = listener.accept().await.expect("asked");
+        let mut asked = Vec::new();
+        while !asked.ends_with(b"]}") {
+            socket.read_buf(&mut asked).await.expect("read");
+        }
+        let answer =
+            format!("HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n{OK}", OK.len());
+        socket.write_all(answer.as_bytes()).await.expect("sent");
+        String::from_utf8(asked).expect("text")
+    });
+    let nobody = Upstream::start(|_| Vec::new()).await;
+    let upstreams = format!("[{{ name: engine, url: \"unix:{}\" }}]", path.display());
+    let rig = Rig::with(&nobody, Settings { upstreams: Some(upstreams), ..Settings::default() }).await;
+    let answer = rig.chat(&chat("")).await;
+    assert_eq!((answer.status, answer.text().as_str()), (200, OK));
+    let asked = tokio::time::timeout(Duration::from_secs(5), engine).await.expect("in time").expect("no panic");
+    assert!(
+        asked.starts_with("POST /v1/chat/completions HTTP/1.1\r\n") && asked.contains("host: localhost"),
+        "{asked}"
+    );
+}
