@@ -17,6 +17,7 @@
 //! `x_mock`, each a JSON patch. Endpoints: chat/completions, completions, embeddings, models, under any prefix.
 
 mod answers;
+mod generated;
 mod line;
 mod record;
 mod routes;
