@@ -38,6 +38,8 @@ pub struct Options {
     pub stream_rate: f64,
     pub connections: usize,
     pub stream_connections: usize,
+    /// Hold the figures against the project's bounds.
+    pub judge: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -62,6 +64,7 @@ impl Options {
             stream_rate: 20.0,
             connections: 32,
             stream_connections: 16,
+            judge: true,
         }
     }
 
@@ -72,6 +75,7 @@ impl Options {
             warmup: Duration::from_millis(200),
             saturated: Duration::from_millis(500),
             paced: Duration::from_millis(800),
+            judge: false,
             ..Self::full(penstock)
         }
     }

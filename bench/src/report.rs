@@ -55,13 +55,14 @@ impl Figure {
 pub struct TargetMet {
     pub name: String,
     pub at_most: f64,
-    pub measured: f64,
+    /// `None` when the run could not measure it: that is a miss.
+    pub measured: Option<f64>,
     pub met: bool,
 }
 
 impl TargetMet {
-    pub fn at_most(name: &str, at_most: f64, measured: f64) -> Self {
-        Self { name: name.to_owned(), at_most, measured, met: measured <= at_most }
+    pub fn at_most(name: &str, at_most: f64, measured: Option<f64>) -> Self {
+        Self { name: name.to_owned(), at_most, measured, met: measured.is_some_and(|value| value <= at_most) }
     }
 }
 
@@ -124,7 +125,7 @@ impl Report {
         }
         for target in &self.targets {
             let verdict = if target.met { "met" } else { "MISSED" };
-            let (at_most, measured) = (number(target.at_most), number(target.measured));
+            let (at_most, measured) = (number(target.at_most), target.measured.map_or("nothing".into(), number));
             out.push_str(&format!("target {}: at most {at_most}, measured {measured} - {verdict}\n", target.name));
         }
         for note in &self.notes {
@@ -233,9 +234,10 @@ mod tests {
             machine: Machine::parse("", "", "", ""),
             sections: vec![],
             notes: vec![],
-            targets: vec![TargetMet::at_most("x", 1.0, 2.0)],
+            targets: vec![TargetMet::at_most("x", 1.0, Some(2.0)), TargetMet::at_most("y", 1.0, None)],
         };
         assert!(!report.all_targets_met());
         assert!(report.render().contains("target x: at most 1.00, measured 2.00 - MISSED"));
+        assert!(report.render().contains("target y: at most 1.00, measured nothing - MISSED"));
     }
 }

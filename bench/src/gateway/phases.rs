@@ -1,6 +1,6 @@
 //! One repetition: each phase over all three targets, and the raw numbers it left.
 
-use std::time::Duration;
+use std::{collections::BTreeMap, time::Duration};
 
 use super::{Bed, DIRECT, NAMES, Options, PENSTOCK, RAW};
 use crate::{
@@ -14,7 +14,7 @@ pub struct Saturated {
     pub per_second: f64,
     pub cpu_per_thousand: Option<f64>,
     pub redis_us_per_request: Option<f64>,
-    pub errors: u64,
+    pub failures: BTreeMap<String, u64>,
 }
 
 /// An open-loop phase of all targets.
@@ -72,9 +72,19 @@ impl Repetition {
         Ok(Self { saturated, streams_saturated, latency, steady, streams })
     }
 
+    /// What went wrong with one target, in all phases.
+    pub fn failures(&self, index: usize) -> BTreeMap<&str, u64> {
+        let closed = [&self.saturated[index].failures, &self.streams_saturated[index].failures];
+        let open = [&self.latency, &self.steady, &self.streams].map(|paced| &paced.totals[index].failures);
+        let mut all = BTreeMap::new();
+        for (why, count) in closed.into_iter().chain(open).flatten() {
+            *all.entry(why.as_str()).or_default() += count;
+        }
+        all
+    }
+
     pub fn errors(&self, index: usize) -> u64 {
-        let closed = self.saturated[index].errors + self.streams_saturated[index].errors;
-        closed + [&self.latency, &self.steady, &self.streams].iter().map(|p| p.totals[index].errors()).sum::<u64>()
+        self.failures(index).values().sum()
     }
 }
 
@@ -91,7 +101,7 @@ fn saturated(outcome: &Outcome, index: usize) -> Saturated {
         per_second: outcome.per_second(0),
         cpu_per_thousand: outcome.costs[0].per_thousand(ok),
         redis_us_per_request: redis.map(|ms| ms * 1e3),
-        errors: outcome.totals[0].errors(),
+        failures: outcome.totals[0].failures.clone(),
     }
 }
 
