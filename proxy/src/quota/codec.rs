@@ -32,28 +32,28 @@ pub struct PackedLease {
     pub keys: Vec<String>,
 }
 
-/// Counts of limits, accounts and calendars, a mark that names the accounts, `keep` per account, then per limit its
-/// account (from 1), kind, unit, id, cap and rate; the account keys follow, which the scripts never read.
+/// Counts of accounts, calendars and limits, a mark that names them, the count of limits per account, all limit ids;
+/// then in doubles `keep` per account and kind, unit, ceiling and rate per limit. The account keys follow, which the
+/// scripts never read.
 pub fn pack_terms(chain: &Chain) -> Vec<u8> {
     let keys: Vec<&str> = chain.accounts.iter().map(|account| account.key.as_str()).collect();
     let keys = keys.join("\n");
+    let ids: Vec<u8> = chain.limits.iter().flat_map(|entry| entry.terms.id).collect();
     let calendars = chain.limits.iter().filter(|entry| entry.terms.kind == Kind::Calendar).count();
-    let mut out = Vec::with_capacity(12 + chain.accounts.len() * 8 + chain.limits.len() * 27 + keys.len());
+    let mut out = Vec::with_capacity(16 + chain.accounts.len() * 9 + chain.limits.len() * 40 + keys.len());
+    out.extend([chain.accounts.len() as u8, calendars as u8]);
     out.extend((chain.limits.len() as u16).to_le_bytes());
-    out.push(chain.accounts.len() as u8);
-    out.push(calendars as u8);
-    let limits: Vec<u8> = chain.limits.iter().flat_map(|entry| entry.terms.id).collect();
-    let mark = Sha256::new().chain_update(&keys).chain_update([0]).chain_update(&limits).finalize();
+    let mark = Sha256::new().chain_update(&keys).chain_update([0]).chain_update(&ids).finalize();
     out.extend(&mark[..8]);
-    for account in &chain.accounts {
-        out.extend(account.keep_us.to_le_bytes());
+    for account in 0..chain.accounts.len() {
+        out.push(chain.limits.iter().filter(|entry| entry.account == account).count() as u8);
     }
+    out.extend(&ids);
+    out.extend(chain.accounts.iter().flat_map(|account| account.keep_us.to_le_bytes()));
     for entry in &chain.limits {
         let terms = &entry.terms;
-        out.extend([entry.account as u8 + 1, kind_code(terms.kind), unit_code(terms.unit)]);
-        out.extend(terms.id);
-        out.extend(terms.cap.to_le_bytes());
-        out.extend(terms.rate.to_le_bytes());
+        let unit = f64::from(unit_code(terms.unit));
+        out.extend(pack_numbers(&[kind_code(terms.kind), unit, terms.ceiling(), terms.rate]));
     }
     out.extend(keys.as_bytes());
     out
@@ -103,6 +103,8 @@ pub fn read_account(bytes: &[u8]) -> Result<PackedAccount, StoreError> {
         ACCOUNT_VERSION => {}
         other => return Err(unreadable(&format!("account version {other}"))),
     }
+    let count = usize::from(reader.byte()?);
+    let ids: Vec<LimitId> = (0..count).map(|_| reader.id()).collect::<Result<_, _>>()?;
     let _keep_until = reader.number()?;
     let totals = Totals {
         reserved: reader.number()?,
@@ -110,9 +112,9 @@ pub fn read_account(bytes: &[u8]) -> Result<PackedAccount, StoreError> {
         refunded: reader.number()?,
         expired: reader.number()?,
     };
-    let mut slots = Vec::new();
-    while !reader.0.is_empty() {
-        slots.push((reader.id()?, Slot { level: reader.number()?, at: reader.number()? }));
+    let mut slots = Vec::with_capacity(count);
+    for id in ids {
+        slots.push((id, Slot { level: reader.number()?, at: reader.number()? }));
     }
     Ok(PackedAccount { totals, slots })
 }
@@ -142,22 +144,23 @@ pub fn read_lease(bytes: &[u8]) -> Result<Option<PackedLease>, StoreError> {
 type Terms = ([u8; 8], Vec<(usize, LimitId, Unit)>, Vec<String>);
 
 fn read_terms(reader: &mut Reader<'_>) -> Result<Terms, StoreError> {
-    let count = usize::from(u16::from_le_bytes([reader.byte()?, reader.byte()?]));
     let accounts = usize::from(reader.byte()?);
     let _calendars = reader.byte()?;
+    let count = usize::from(u16::from_le_bytes([reader.byte()?, reader.byte()?]));
     let mark = reader.id()?;
+    let mut owners = Vec::with_capacity(count);
+    for account in 0..accounts {
+        owners.extend(std::iter::repeat_n(account, usize::from(reader.byte()?)));
+    }
+    if owners.len() != count {
+        return Err(unreadable("as many limits as the accounts have"));
+    }
+    let ids: Vec<LimitId> = (0..count).map(|_| reader.id()).collect::<Result<_, _>>()?;
     reader.numbers(accounts)?;
-    let mut limits = Vec::new();
-    for _ in 0..count {
-        let account = usize::from(reader.byte()?);
-        let _kind = reader.byte()?;
-        let unit = unit_of(reader.byte()?)?;
-        let id = reader.id()?;
-        reader.numbers(2)?;
-        if account == 0 || account > accounts {
-            return Err(unreadable("a limit of no account"));
-        }
-        limits.push((account - 1, id, unit));
+    let mut limits = Vec::with_capacity(count);
+    for (account, id) in owners.into_iter().zip(ids) {
+        let numbers = reader.numbers(4)?;
+        limits.push((account, id, unit_of(numbers[1] as u8)?));
     }
     let keys = std::str::from_utf8(reader.0).map_err(|_| unreadable("account keys"))?;
     let keys: Vec<String> = keys.lines().map(str::to_owned).collect();
@@ -167,12 +170,12 @@ fn read_terms(reader: &mut Reader<'_>) -> Result<Terms, StoreError> {
     Ok((mark, limits, keys))
 }
 
-fn kind_code(kind: Kind) -> u8 {
+fn kind_code(kind: Kind) -> f64 {
     match kind {
-        Kind::Bucket => 0,
-        Kind::Calendar => 1,
-        Kind::Lifetime => 2,
-        Kind::Held => 3,
+        Kind::Bucket => 0.0,
+        Kind::Calendar => 1.0,
+        Kind::Lifetime => 2.0,
+        Kind::Held => 3.0,
     }
 }
 
@@ -233,15 +236,19 @@ mod tests {
     fn no_prefix_of_a_record_is_read_as_a_whole() {
         let mut lease = vec![b'L', 1, 0];
         lease.extend(pack_numbers(&[1.0; 8]));
-        lease.extend([0, 0, 1, 0]);
+        lease.extend([1, 0, 1, 0]);
         lease.extend([7; 8]);
-        lease.extend(pack_numbers(&[0.0]));
+        lease.push(1);
+        lease.extend([9; 8]);
+        lease.extend(pack_numbers(&[0.0, 2.0, 5.0, 100.0, 0.0]));
         lease.extend(b"ps1:{o}:a:o00");
-        assert!(read_lease(&lease).unwrap().is_some_and(|lease| lease.keys == ["ps1:{o}:a:o00"]));
+        let read = read_lease(&lease).unwrap().unwrap();
+        assert_eq!(read.keys, ["ps1:{o}:a:o00"]);
+        assert_eq!(read.limits, [(0, [9; 8], Unit::Concurrency)]);
         for cut in 0..lease.len() - 13 {
             assert!(read_lease(&lease[..cut]).is_err(), "{cut}");
         }
-        let account = [vec![1], pack_numbers(&[0.0; 5]), vec![9; 8], pack_numbers(&[5.0, 6.0])].concat();
+        let account = [vec![1, 1], vec![9; 8], pack_numbers(&[0.0, 0.0, 0.0, 0.0, 0.0, 5.0, 6.0])].concat();
         assert_eq!(read_account(&account).unwrap().slots, [([9; 8], Slot { level: 5.0, at: 6.0 })]);
         assert!(read_account(&account[..account.len() - 1]).is_err());
         assert!(read_account(&[2]).is_err(), "another version is not guessed at");

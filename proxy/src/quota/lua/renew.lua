@@ -1,35 +1,33 @@
 -- KEYS lease, deadlines, account...  ARGV id, checkpoint requests/input/output/nano/ttl, dispatched, reassert,
 -- held input/output/nano, terms, windows
 local now = clock()
-local packed = redis.call('GET', KEYS[1])
-local state = state_of(packed)
+local record = call('GET', KEYS[1])
+local state = state_of(record)
 if state and state ~= 'L' then return reply(BURIED, now, 0) end
 if not state and ARGV[4] ~= '1' then return reply(ABSENT, now, 0) end
 local requests, input, output, nano, ttl = unpack_('<ddddd', ARGV[2])
 local checkpoint, dispatched, deadline = { requests, input, output, nano }, tonumber(ARGV[3]), now + ttl
 if state then
-  local lease = read_lease(packed)
-  redis.call('ZADD', KEYS[2], deadline, ARGV[1])
-  local blob = sub(packed, lease.terms_at)
-  redis.call('SET', KEYS[1], write_lease('L', dispatched, deadline, lease.held, checkpoint, lease.epochs, blob))
+  local lease = read_lease(record)
+  call('ZADD', KEYS[2], deadline, ARGV[1])
+  local blob = sub(record, lease.terms_at + 1)
+  call('SET', KEYS[1], write_lease('L', dispatched, deadline, lease.held, checkpoint, lease.epochs, blob))
   -- A call may outlast the idle time of its accounts.
-  for a = 3, #KEYS do redis.call('PEXPIRE', KEYS[a], GRACE / 1000, 'GT') end
+  for a = 3, #KEYS do call('PEXPIRE', KEYS[a], GRACE / 1000, 'GT') end
   return reply(DONE, now, 0)
 end
 -- The store has lost the lease: take the hold again, whatever the limits. It was admitted once.
-local terms = read_terms(ARGV[6], 1)
+local terms = read_terms(ARGV[6], 0)
 local starts = read_starts(ARGV[7], terms.calendars, now)
 if not starts then return reply(STALE, now, 0) end
 local held = { unpack_('<ddd', ARGV[5]) }
 local need = by_unit(1, held[1], held[2], held[3], 1)
-local accounts = read_accounts(redis.call('MGET', unpack(KEYS, 3)), 1, terms.accounts)
-local owner, at = find_slots(terms, accounts)
-local levels, ats = look(terms, owner, at, need, starts, now)
-redis.call('ZADD', KEYS[2], deadline, ARGV[1])
-local epochs = hold(terms, owner, at, need, levels, ats)
-redis.call('SET', KEYS[1], write_lease('L', dispatched, deadline, held, checkpoint, epochs, ARGV[6]))
+local _, _, accounts, heads, counts, epochs = look(call('MGET', unpack(KEYS, 3)), terms, need, starts, now)
+call('ZADD', KEYS[2], deadline, ARGV[1])
+call('SET', KEYS[1], write_lease('L', dispatched, deadline, held, checkpoint, epochs, ARGV[6]))
 for a = 1, terms.accounts do
-  accounts[a][3] = accounts[a][3] + need[1]
-  write_account(KEYS[2 + a], accounts[a], terms.flat[a], now)
+  local account = accounts[a]
+  account[2] = account[2] + need[1]
+  save(KEYS[2 + a], account, heads[a], counts[a], terms.flat[a], now)
 end
 return reply(DONE, now, 0)

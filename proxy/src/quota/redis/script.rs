@@ -23,19 +23,20 @@ pub struct Source {
     pub digest: String,
 }
 
+/// A script with the parts it needs in front; each part costs time at every call.
 macro_rules! script {
-    ($file:literal) => {
-        Source::new(concat!(include_str!("../lua/common.lua"), include_str!(concat!("../lua/", $file))))
+    ($($file:literal),+) => {
+        Source::new(concat!(include_str!("../lua/common.lua"), $(include_str!(concat!("../lua/", $file))),+))
     };
 }
 
 pub static SCRIPTS: LazyLock<Scripts> = LazyLock::new(|| Scripts {
-    reserve: script!("reserve.lua"),
-    amend: script!("amend.lua"),
-    renew: script!("renew.lua"),
-    settle: script!("settle.lua"),
-    cancel: script!("cancel.lua"),
-    expire: script!("expire.lua"),
+    reserve: script!("hold.lua", "reserve.lua"),
+    amend: script!("hold.lua", "resolve.lua", "amend.lua"),
+    renew: script!("hold.lua", "renew.lua"),
+    settle: script!("resolve.lua", "settle.lua"),
+    cancel: script!("resolve.lua", "cancel.lua"),
+    expire: script!("resolve.lua", "expire.lua"),
     due: Source::new(include_str!("../lua/due.lua")),
 });
 
