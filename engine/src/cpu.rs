@@ -189,3 +189,8 @@ impl From<pool::Panicked> for Error {
         Self::Device(panicked.to_string())
     }
 }
+
+#[cfg(test)]
+mod fixtures;
+#[cfg(test)]
+mod tests;

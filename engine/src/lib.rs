@@ -9,6 +9,7 @@ mod handle;
 pub mod http;
 pub mod kv;
 mod load;
+pub mod measure;
 pub mod metrics;
 pub mod model;
 pub mod philox;

@@ -2,10 +2,26 @@
 //! split, for any number of activation rows: a product depends on its own operands only. Which threads multiply what
 //! is decided in `ops`.
 
+use std::marker::PhantomData;
+
 use super::quant::UNIT;
 use super::simd::{Isa, Kernel, LANES, Simd};
 use super::tiles::{Format, GROUPS, Quants, Scale, Source, Tiles};
 use super::weights::{Matrix, with_tiles};
+
+/// `body` for i = 0 .. count (at most 8), written out: arrays of vectors stay in registers only if no loop indexes them,
+/// and whether the compiler unrolls one depends on the profile.
+macro_rules! for_each {
+    ($i:ident < $count:expr, $body:expr) => {
+        for_each!(@ $i, $count, $body, 0 1 2 3 4 5 6 7)
+    };
+    (@ $i:ident, $count:expr, $body:expr, $($index:literal)+) => {
+        $(if $index < $count {
+            let $i: usize = $index;
+            $body;
+        })+
+    };
+}
 
 /// 32 activations as signed bytes with one scale: x = q * scale.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -131,7 +147,17 @@ impl<F: Format> IntTile<'_, F> {
         let rows: [&[ActUnit]; N] = std::array::from_fn(|n| &rows[n * units..(n + 1) * units]);
         let mut sums = [s.splat(0.0); N];
         for (unit, q) in self.quants.iter().enumerate() {
-            let weights = [
+            let weights = self.unit(s, q, unit);
+            for_each!(n < N, sums[n] = weights.add_product(s, &rows[n][unit], sums[n]));
+        }
+        for_each!(n < N, s.store(sums[n], &mut out[n]));
+    }
+
+    #[inline(always)]
+    fn unit<S: Simd>(&self, s: S, q: &F::Quants, unit: usize) -> IntUnit<S, F> {
+        let scales = &self.scales[unit];
+        IntUnit {
+            q: [
                 q.group(s, 0),
                 q.group(s, 1),
                 q.group(s, 2),
@@ -140,50 +166,52 @@ impl<F: Format> IntTile<'_, F> {
                 q.group(s, 5),
                 q.group(s, 6),
                 q.group(s, 7),
-            ];
-            for n in 0..N {
-                let act = &rows[n][unit];
-                sums[n] = self.add_unit(s, unit, &weights, act, sums[n]);
-            }
+            ],
+            scales: [scales.load(s, 0), scales.load(s, 1)],
+            min: if F::HAS_MIN { self.mins[unit].load(s, 0) } else { s.splat(0.0) },
+            format: PhantomData,
         }
-        for n in 0..N {
-            s.store(sums[n], &mut out[n]);
-        }
-    }
-
-    #[inline(always)]
-    fn add_unit<S: Simd>(&self, s: S, unit: usize, weights: &[S::B; GROUPS], act: &ActUnit, sum: S::F) -> S::F {
-        let scales = &self.scales[unit];
-        let act_scale = s.splat(act.scale);
-        let mut sum = sum;
-        if F::Scale::HALVES {
-            let (low, high) = weights.split_at(GROUPS / 2);
-            for (half, weights) in [low, high].into_iter().enumerate() {
-                let q = &act.q[half * GROUPS / 2..(half + 1) * GROUPS / 2];
-                let dot = s.to_f32(dots::<S, F>(s, weights, q, act.sums[half]));
-                sum = s.fma(dot, s.mul(scales.load(s, half), act_scale), sum);
-            }
-        } else {
-            let dot = s.to_f32(dots::<S, F>(s, weights, &act.q, act.sums[0] + act.sums[1]));
-            sum = s.fma(dot, s.mul(scales.load(s, 0), act_scale), sum);
-        }
-        if F::HAS_MIN {
-            sum = s.fma(self.mins[unit].load(s, 0), s.splat(act.min_scale), sum);
-        }
-        sum
     }
 }
 
-/// Sum of (weight - zero) * q, exact: the zero point goes in as -zero * (sum of q).
-#[inline(always)]
-fn dots<S: Simd, F: Format>(s: S, weights: &[S::B], q: &[i32], sum: i32) -> S::I {
-    let eight = <F::Quants as Quants>::EIGHT_BITS;
-    let zero = if eight && S::SIGNED_BYTES { 0 } else { i32::from(F::ZERO) };
-    let mut dot = s.splat_i(-zero * sum);
-    for (weights, q) in weights.iter().zip(q) {
-        dot = if eight { s.dot8(dot, *weights, *q) } else { s.dot7(dot, *weights, *q) };
+/// 32 columns of 16 weight rows, in registers.
+struct IntUnit<S: Simd, F> {
+    q: [S::B; GROUPS],
+    scales: [S::F; 2],
+    min: S::F,
+    format: PhantomData<F>,
+}
+
+impl<S: Simd, F: Format> IntUnit<S, F> {
+    /// sum + the products with one row's unit.
+    #[inline(always)]
+    fn add_product(&self, s: S, act: &ActUnit, sum: S::F) -> S::F {
+        let scale = s.splat(act.scale);
+        let mut sum = sum;
+        if F::Scale::HALVES {
+            for_each!(half < 2, {
+                let dot = s.to_f32(self.dots::<{ GROUPS / 2 }>(s, half * GROUPS / 2, &act.q, act.sums[half]));
+                sum = s.fma(dot, s.mul(self.scales[half], scale), sum);
+            });
+        } else {
+            let dot = s.to_f32(self.dots::<GROUPS>(s, 0, &act.q, act.sums[0] + act.sums[1]));
+            sum = s.fma(dot, s.mul(self.scales[0], scale), sum);
+        }
+        if F::HAS_MIN { s.fma(self.min, s.splat(act.min_scale), sum) } else { sum }
     }
-    dot
+
+    /// Sum of (weight - zero) * q over COUNT groups, exact: the zero point goes in as -zero * (sum of q).
+    #[inline(always)]
+    fn dots<const COUNT: usize>(&self, s: S, first: usize, q: &[i32; GROUPS], sum: i32) -> S::I {
+        let eight = <F::Quants as Quants>::EIGHT_BITS;
+        let zero = if eight && S::SIGNED_BYTES { 0 } else { i32::from(F::ZERO) };
+        let mut dot = s.splat_i(-zero * sum);
+        for_each!(i < COUNT, {
+            let (weights, q) = (self.q[first + i], q[first + i]);
+            dot = if eight { s.dot8(dot, weights, q) } else { s.dot7(dot, weights, q) };
+        });
+        dot
+    }
 }
 
 /// Weights of any type as f32, f32 activations: one fused multiply-add for each weight, columns in order.
@@ -230,15 +258,14 @@ fn wide<S: Simd, T: Source, const N: usize>(
     for unit in 0..units {
         for group in 0..GROUPS {
             let weights = source.columns(s, first + unit, group);
-            for n in 0..N {
+            for_each!(n < N, {
                 let x = &rows[n][unit * GROUPS + group];
-                for (weight, x) in weights.iter().zip(x) {
-                    sums[n] = s.fma(*weight, s.splat(*x), sums[n]);
-                }
-            }
+                for_each!(i < 4, sums[n] = s.fma(weights[i], s.splat(x[i]), sums[n]));
+            });
         }
     }
-    for n in 0..N {
-        s.store(sums[n], &mut out[n]);
-    }
+    for_each!(n < N, s.store(sums[n], &mut out[n]));
 }
+
+#[cfg(test)]
+mod tests;

@@ -94,3 +94,6 @@ pub fn exp_f64(x: f64) -> f64 {
     let series = (1..22_u32).rev().fold(1.0, |sum, k| sum * r / f64::from(k) + 1.0);
     series * f64::from_bits(((n as i64 + 1023) as u64) << 52)
 }
+
+#[cfg(test)]
+mod tests;

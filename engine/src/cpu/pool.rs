@@ -216,3 +216,6 @@ impl Drop for Leave<'_> {
         self.0.state.fetch_sub(1, Ordering::Release);
     }
 }
+
+#[cfg(test)]
+mod tests;

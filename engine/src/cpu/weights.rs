@@ -285,3 +285,6 @@ pub fn vector(file: &gguf::File, tensor: &gguf::TensorInfo, len: usize) -> Resul
         kind => Err(LoadError::Type { tensor: tensor.name.clone(), kind, expected: "F32, F16 or BF16" }),
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -2,3 +2,4 @@
 
 mod driver;
 mod golden;
+mod invariance;
