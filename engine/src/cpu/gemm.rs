@@ -147,6 +147,9 @@ impl<F: Format> IntTile<'_, F> {
         let rows: [&[ActUnit]; N] = std::array::from_fn(|n| &rows[n * units..(n + 1) * units]);
         let mut sums = [s.splat(0.0); N];
         for (unit, q) in self.quants.iter().enumerate() {
+            if N <= 4 {
+                prefetch(s, q);
+            }
             let weights = self.unit(s, q, unit);
             for_each!(n < N, sums[n] = weights.add_product(s, &rows[n][unit], sums[n]));
         }
@@ -171,6 +174,17 @@ impl<F: Format> IntTile<'_, F> {
             min: if F::HAS_MIN { self.mins[unit].load(s, 0) } else { s.splat(0.0) },
             format: PhantomData,
         }
+    }
+}
+
+/// With few rows the weights come from memory as fast as it can: asks for those of a few units later, also over the
+/// end of the tile, since the next tile follows.
+#[inline(always)]
+fn prefetch<S: Simd, Q>(s: S, current: &Q) {
+    const AHEAD: usize = 6;
+    let start: *const u8 = std::ptr::from_ref(current).wrapping_add(AHEAD).cast();
+    for line in 0..size_of::<Q>() / 64 {
+        s.prefetch(start.wrapping_add(64 * line));
     }
 }
 

@@ -65,6 +65,9 @@ pub trait Simd: Copy {
     /// The same for 8-bit weights that stand for weight - 128; see [`SIGNED_BYTES`](Simd::SIGNED_BYTES).
     fn dot8(self, acc: Self::I, weights: Self::B, a: i32) -> Self::I;
 
+    /// Asks for the cache line at `address`, which may be any.
+    fn prefetch(self, address: *const u8);
+
     /// Sum of all lanes in the fixed tree: 16 to 8 (i, i + 8), to 4, to 2, to 1.
     #[inline(always)]
     fn sum(self, x: Self::F) -> f32 {

@@ -52,7 +52,9 @@ fn vector_functions_agree_across_instruction_sets_and_with_libm() {
             for (x, found) in x.into_iter().zip(expected) {
                 let exact = reference(function, f64::from(x));
                 let error = (f64::from(found) - exact).abs();
-                assert!(error <= 1e-6 * exact.abs() + 1e-20, "at {x}: {found} instead of {exact}");
+                // The rounding of an exponent is a relative error of the result, and GELU's exponent is a cubic.
+                let relative = 1e-6 * if matches!(function, Function::Gelu) { 1.0 + f64::from(x.abs()) } else { 1.0 };
+                assert!(error <= relative * exact.abs() + 1e-20, "at {x}: {found} instead of {exact}");
             }
         }
     }

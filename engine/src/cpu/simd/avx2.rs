@@ -195,6 +195,11 @@ impl Simd for Avx2 {
     }
 
     #[inline(always)]
+    fn prefetch(self, address: *const u8) {
+        intrinsics!(_mm_prefetch::<_MM_HINT_T0>(address.cast()))
+    }
+
+    #[inline(always)]
     fn dot8(self, acc: Self::I, weights: Self::B, a: i32) -> Self::I {
         // As |w| * (a with w's sign): |w| <= 128 and |a| <= 127, so two products still fit in 16 bits.
         let (a, flip) = (self.splat_i(a), self.splat_i(0x8080_8080_u32 as i32));

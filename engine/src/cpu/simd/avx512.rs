@@ -175,6 +175,11 @@ impl Simd for Avx512 {
     }
 
     #[inline(always)]
+    fn prefetch(self, address: *const u8) {
+        intrinsics!(_mm_prefetch::<_MM_HINT_T0>(address.cast()))
+    }
+
+    #[inline(always)]
     fn dot8(self, acc: Self::I, weights: Self::B, a: i32) -> Self::I {
         self.dot7(acc, weights, a)
     }

@@ -139,6 +139,9 @@ impl Simd for Scalar {
     }
 
     #[inline(always)]
+    fn prefetch(self, _address: *const u8) {}
+
+    #[inline(always)]
     fn dot8(self, acc: Self::I, weights: Self::B, a: i32) -> Self::I {
         let a = a.to_le_bytes().map(|byte| i32::from(byte as i8));
         std::array::from_fn(|i| {
