@@ -103,10 +103,10 @@ impl KvCache {
         let full = (computed / BLOCK_SIZE) as usize;
         blocks.chain.extend(&tokens[..full * BLOCK_SIZE as usize]);
         for (group, table) in (0_u32..).zip(&blocks.tables) {
-            for index in blocks.named..full {
-                let key = BlockKey { link: blocks.chain.links()[index], group };
-                if self.index.insert(key, table[index]) {
-                    self.pool.name(table[index], key);
+            for (link, id) in blocks.chain.links().iter().zip(table).take(full).skip(blocks.named) {
+                let key = BlockKey { link: *link, group };
+                if self.index.insert(key, *id) {
+                    self.pool.name(*id, key);
                 }
             }
         }

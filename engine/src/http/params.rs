@@ -102,38 +102,41 @@ pub(super) fn delivery(fields: Fields<'_>) -> Result<Delivery, Error> {
     Ok(Delivery { stream, include_usage })
 }
 
+/// The field, whether a value asks for nothing, and what to do instead.
+struct NotBuilt(&'static str, fn(&Value) -> bool, &'static str);
+
 /// Fields that would change the answer if they were built, with the values that ask for nothing.
-const NOT_BUILT: &[(&str, fn(&Value) -> bool, &str)] = &[
-    ("response_format", |value| value["type"] == "text", "leave it out or use {\"type\": \"text\"}"),
-    ("tools", is_empty, "leave it out"),
-    ("tool_choice", |value| value == "none" || value == "auto", "leave it out"),
-    ("functions", is_empty, "leave it out"),
-    ("function_call", |value| value == "none" || value == "auto", "leave it out"),
-    ("modalities", |value| *value == serde_json::json!(["text"]), "only text is made"),
-    ("audio", is_empty, "only text is made"),
-    ("prediction", is_empty, "leave it out"),
-    ("web_search_options", |_| false, "leave it out"),
-    ("structured_outputs", is_empty, "leave it out"),
-    ("guided_json", is_empty, "leave it out"),
-    ("guided_regex", is_empty, "leave it out"),
-    ("guided_choice", is_empty, "leave it out"),
-    ("guided_grammar", is_empty, "leave it out"),
-    ("grammar", is_empty, "leave it out"),
-    ("json_schema", is_empty, "leave it out"),
-    ("suffix", is_empty, "leave it out"),
-    ("use_beam_search", is_false, "leave it out"),
-    ("length_penalty", |value| value.as_f64() == Some(1.0), "leave it out"),
-    ("min_tokens", |value| value == 0, "use ignore_eos with max_tokens"),
-    ("prompt_logprobs", |_| false, "use completions with echo and logprobs"),
-    ("truncate_prompt_tokens", |_| false, "shorten the prompt"),
-    ("include_stop_str_in_output", is_false, "append the stop string yourself"),
-    ("skip_special_tokens", |value| value == true, "leave it out"),
-    ("return_token_ids", is_false, "use logprobs and /tokenize"),
-    ("priority", |value| value == 0, "leave it out"),
-    ("chat_template", is_empty, "the model's own template is used"),
-    ("chat_template_kwargs", is_empty, "leave it out"),
-    ("continue_final_message", is_false, "use completions"),
-    ("add_generation_prompt", |value| value == true, "use completions"),
+const NOT_BUILT: &[NotBuilt] = &[
+    NotBuilt("response_format", |value| value["type"] == "text", "leave it out or use {\"type\": \"text\"}"),
+    NotBuilt("tools", is_empty, "leave it out"),
+    NotBuilt("tool_choice", |value| value == "none" || value == "auto", "leave it out"),
+    NotBuilt("functions", is_empty, "leave it out"),
+    NotBuilt("function_call", |value| value == "none" || value == "auto", "leave it out"),
+    NotBuilt("modalities", |value| *value == serde_json::json!(["text"]), "only text is made"),
+    NotBuilt("audio", is_empty, "only text is made"),
+    NotBuilt("prediction", is_empty, "leave it out"),
+    NotBuilt("web_search_options", |_| false, "leave it out"),
+    NotBuilt("structured_outputs", is_empty, "leave it out"),
+    NotBuilt("guided_json", is_empty, "leave it out"),
+    NotBuilt("guided_regex", is_empty, "leave it out"),
+    NotBuilt("guided_choice", is_empty, "leave it out"),
+    NotBuilt("guided_grammar", is_empty, "leave it out"),
+    NotBuilt("grammar", is_empty, "leave it out"),
+    NotBuilt("json_schema", is_empty, "leave it out"),
+    NotBuilt("suffix", is_empty, "leave it out"),
+    NotBuilt("use_beam_search", is_false, "leave it out"),
+    NotBuilt("length_penalty", |value| value.as_f64() == Some(1.0), "leave it out"),
+    NotBuilt("min_tokens", |value| value == 0, "use ignore_eos with max_tokens"),
+    NotBuilt("prompt_logprobs", |_| false, "use completions with echo and logprobs"),
+    NotBuilt("truncate_prompt_tokens", |_| false, "shorten the prompt"),
+    NotBuilt("include_stop_str_in_output", is_false, "append the stop string yourself"),
+    NotBuilt("skip_special_tokens", |value| value == true, "leave it out"),
+    NotBuilt("return_token_ids", is_false, "use logprobs and /tokenize"),
+    NotBuilt("priority", |value| value == 0, "leave it out"),
+    NotBuilt("chat_template", is_empty, "the model's own template is used"),
+    NotBuilt("chat_template_kwargs", is_empty, "leave it out"),
+    NotBuilt("continue_final_message", is_false, "use completions"),
+    NotBuilt("add_generation_prompt", |value| value == true, "use completions"),
 ];
 
 fn is_empty(value: &Value) -> bool {
@@ -151,9 +154,10 @@ fn is_false(value: &Value) -> bool {
 
 pub(super) fn refuse_what_is_not_built(object: &Map<String, Value>) -> Result<(), Error> {
     let fields = Fields::new(object);
-    let asked = NOT_BUILT.iter().find(|(name, harmless, _)| fields.value(name).is_some_and(|value| !harmless(value)));
+    let asked =
+        NOT_BUILT.iter().find(|NotBuilt(name, harmless, _)| fields.value(name).is_some_and(|value| !harmless(value)));
     match asked {
-        Some((name, _, cure)) => Err(Error::Unsupported { param: (*name).to_owned(), cure }),
+        Some(NotBuilt(name, _, cure)) => Err(Error::Unsupported { param: (*name).to_owned(), cure }),
         None => Ok(()),
     }
 }

@@ -12,10 +12,14 @@ pub const GEMMA3: &str = "gemma-3-270m-q4_k_m.gguf";
 
 /// A real model file. Its absence is a failure: a test that skips itself proves nothing.
 #[expect(clippy::disallowed_methods, reason = "tests/run says where the models are")]
-pub fn open(name: &str) -> gguf::File {
+pub fn model_path(name: &str) -> PathBuf {
     let folder = std::env::var_os("PENSTOCK_TEST_MODELS")
         .expect("PENSTOCK_TEST_MODELS must name the folder with the two model files (tests/run sets it)");
-    gguf::File::open(PathBuf::from(folder).join(name)).expect("the model file opens")
+    PathBuf::from(folder).join(name)
+}
+
+pub fn open(name: &str) -> gguf::File {
+    gguf::File::open(model_path(name)).expect("the model file opens")
 }
 
 pub fn load(name: &str, options: CpuOptions) -> CpuBackend {

@@ -2,4 +2,7 @@
 
 mod driver;
 mod golden;
+mod golden_http;
+mod http;
 mod invariance;
+mod serving;
