@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use proxy::quota::account::Totals;
 use proxy::quota::audit::audit;
-use proxy::quota::store::Status;
+use proxy::quota::store::{Renewal, Status};
 use proxy::quota::{LeaseId, Limit, OnExpiry, Store};
 
 use super::rig::*;
@@ -69,9 +69,9 @@ async fn expired(rig: &Rig, store: &Store, dispatched: bool, policy: OnExpiry) -
     let chain = chain(&everywhere(&limits()));
     let id = LeaseId::random();
     done(&store.reserve(&chain, &ask(id, 100, 500, SHORT)).await.unwrap());
-    if dispatched {
-        done(&store.renew(&chain, &renewal(id, (100, 500), 40, SHORT)).await.unwrap());
-    }
+    // A renewal before dispatch carries the prompt as checkpoint, and must not make expiry charge it.
+    let renewal = Renewal { dispatched, ..renewal(id, (100, 500), 40, SHORT) };
+    done(&store.renew(&chain, &renewal).await.unwrap());
     assert_eq!(store.expire(&chain, id, policy).await.unwrap().status, Status::NotDue);
     rig.pass(SHORT + Duration::from_millis(1)).await;
     let reclaimed = store.reclaim("acme", policy).await.unwrap();
