@@ -1,8 +1,11 @@
 //! OpenAI's encodings, compiled in. Each is built once per process, when a configuration first names it: 30 to 50 MB
 //! of tables that most deployments never need.
 
+use std::sync::OnceLock;
+
 use tiktoken_rs::CoreBPE;
 
+use crate::ascii::Ascii;
 use crate::chunks::chunks;
 use crate::error::LoadError;
 use crate::specials::Special;
@@ -12,22 +15,33 @@ use crate::vocab::{Kind, Vocab};
 pub(crate) struct Builtin {
     inner: &'static CoreBPE,
     tokens: u32,
+    /// The fast way for ASCII text, where there is one.
+    ascii: Option<&'static Ascii>,
 }
+
+/// Built once per process, as the encoding is.
+static O200K_ASCII: OnceLock<Ascii> = OnceLock::new();
 
 impl Builtin {
     pub(crate) fn named(name: &str) -> Result<Self, LoadError> {
         match name {
-            "o200k_base" => Ok(Self { inner: tiktoken_rs::o200k_base_singleton(), tokens: 200_019 }),
-            "cl100k_base" => Ok(Self { inner: tiktoken_rs::cl100k_base_singleton(), tokens: 100_277 }),
+            "o200k_base" => {
+                let plain = Self { inner: tiktoken_rs::o200k_base_singleton(), tokens: 200_019, ascii: None };
+                Ok(Self { ascii: Some(O200K_ASCII.get_or_init(|| Ascii::new(plain.vocab()))), ..plain })
+            }
+            "cl100k_base" => Ok(Self { inner: tiktoken_rs::cl100k_base_singleton(), tokens: 100_277, ascii: None }),
             _ => Err(LoadError::Builtin { name: name.to_owned() }),
         }
     }
 
     pub(crate) fn encode(self, text: &str, special: Special, ids: &mut Vec<u32>) {
         for chunk in chunks(text) {
-            match special {
-                Special::Plain => ids.extend(self.inner.encode_ordinary(chunk)),
-                Special::Parse => ids.extend(self.inner.encode_with_special_tokens(chunk)),
+            match (special, self.ascii) {
+                (Special::Plain, Some(ascii)) if chunk.is_ascii() => {
+                    ascii.encode(chunk, ids, |piece, ids| ids.extend(self.inner.encode_ordinary(piece)));
+                }
+                (Special::Plain, _) => ids.extend(self.inner.encode_ordinary(chunk)),
+                (Special::Parse, _) => ids.extend(self.inner.encode_with_special_tokens(chunk)),
             }
         }
     }

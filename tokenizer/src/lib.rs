@@ -1,6 +1,7 @@
 //! Text to tokens and back, chat templates, and the prompt count of OpenAI chat requests. Gateway and engine count
 //! with the same code, so that what is reserved is what is used. No I/O but reading the tokenizer's own file.
 
+mod ascii;
 mod builtin;
 mod byte_level;
 mod chat_prompt;
