@@ -100,6 +100,8 @@ impl Ledger {
 
     pub fn amend(&mut self, chain: &Arc<Chain>, ask: &Ask, now: f64) -> Answer {
         let starts = starts(chain, now);
+        // First: a new chain may add slots, which the copy taken below must have.
+        self.places(chain);
         let Some((old, hold)) = self.take_live(ask.id) else {
             let status = if self.leases.contains_key(&ask.id) { Status::Buried } else { Status::Absent };
             return Answer { status, now_us: now, due: false, levels: Vec::new() };

@@ -21,6 +21,7 @@ both!(
     a_lost_lease_is_written_anew_only_when_asked,
     a_refusal_says_that_reclaim_may_help,
     amending_resets_the_lease_to_undispatched,
+    an_amend_refused_by_a_limit_never_used_before_keeps_the_old_hold,
     an_edited_quota_keeps_its_use,
 );
 
@@ -160,6 +161,18 @@ async fn amending_resets_the_lease_to_undispatched(rig: &Rig) {
     rig.pass(SHORT + Duration::from_millis(1)).await;
     store.reclaim("acme", CHARGE).await.unwrap();
     assert_eq!(peek(&store, &chain).await[..3], [0.0, 0.0, 0.0]);
+}
+
+async fn an_amend_refused_by_a_limit_never_used_before_keeps_the_old_hold(rig: &Rig) {
+    let (store, old) = (rig.store().await, chain(&everywhere(&[tokens(1000)])));
+    let new = chain(&everywhere(&[tokens(1000), requests(0)]));
+    let id = LeaseId::random();
+    done(&store.reserve(&old, &ask(id, 20, 30, LONG)).await.unwrap());
+    for _ in 0..2 {
+        let refused = store.amend(&old, &new, &ask(id, 1, 1, LONG)).await.unwrap();
+        assert_eq!((refused.status, refused.levels), (Status::Full, [0.0, 0.0].repeat(4)));
+        assert_eq!(peek(&store, &old).await, [50.0; 4]);
+    }
 }
 
 async fn an_edited_quota_keeps_its_use(rig: &Rig) {
