@@ -48,31 +48,28 @@ impl Proxy {
         })?;
         let tenant = self.tenants.authenticate(&parts.headers)?;
         let answered = match target {
-            Target::Models => Ok(json(StatusCode::OK, journal::to_json(&self.catalogue.list()))),
-            Target::Model(name) => self.show(name),
+            Target::Models => Ok(self.listed(&tenant, &self.catalogue.list())),
+            Target::Model(name) => match self.catalogue.show(&name) {
+                Some(model) => Ok(self.listed(&tenant, &model)),
+                None => Err(Error::UnknownModel(name)),
+            },
             Target::Call { endpoint, deployment } => {
                 let mut entry = Some(journal::entry(&parts, &tenant, endpoint));
-                let called = self.call(&parts, body, endpoint, deployment, &tenant, &mut entry).await;
+                let incoming = IncomingCall { parts: &parts, body, endpoint, deployment };
+                let called = self.call(incoming, &tenant, &mut entry).await;
                 called.inspect_err(|error| self.unanswered(entry, error, &parts))
             }
         };
-        let rate = tenant.last_rate();
-        let mut answer = answered.map_err(|error| Failed { error, rate })?;
-        if !answer.headers().contains_key("x-ratelimit-limit-tokens") {
-            stamp_rate(answer.headers_mut(), &rate);
-        }
-        Ok(answer)
+        answered.map_err(|error| Failed { error, rate: tenant.last_rate() })
     }
 
     async fn call(
         &self,
-        parts: &request::Parts,
-        body: Incoming,
-        endpoint: Endpoint,
-        deployment: Option<String>,
+        incoming: IncomingCall<'_>,
         tenant: &Arc<Tenant>,
         entry: &mut Option<Box<Entry>>,
     ) -> Result<Response<Body>, Error> {
+        let IncomingCall { parts, body, endpoint, deployment } = incoming;
         let limits = &self.limits;
         let body = call::collect(&parts.headers, body, limits.body, limits.idle_stream_timeout).await?;
         let call = Call::parse(endpoint, deployment, body)?;
@@ -81,15 +78,18 @@ impl Proxy {
         let demand = demand::of(&call, &name.model).await?;
         journal::demanded(entry, &demand);
         let chain = tenant.chain(name.index, |who| self.quota.chain(who, &[&name.model.name, &call.model]));
-        let reservation = self.quota.reserve(chain, demand).await.map_err(Error::Refused)?; // dropped unsent: all back
-        tenant.remember_rate(*reservation.rate());
+        let reserved = self.quota.reserve(chain, demand).await; // dropped unsent: all back
+        tenant.remember_rate(&reserved);
+        let reservation = reserved.map_err(Error::Refused)?;
         let charge = Charge::new(reservation, name.model.clone(), entry.take(), arrival(parts), self.books());
         Ok(self.upstreams.dispatch(&call, &parts.headers, charge).await?) // no retry after the first byte
     }
 
-    fn show(&self, name: String) -> Result<Response<Body>, Error> {
-        let model = self.catalogue.show(&name).ok_or(Error::UnknownModel(name))?;
-        Ok(json(StatusCode::OK, journal::to_json(&model)))
+    /// A small answer of our own. It asks no store, so its rates are those last seen.
+    fn listed(&self, tenant: &Tenant, body: &impl serde::Serialize) -> Response<Body> {
+        let mut answer = json(StatusCode::OK, journal::to_json(body));
+        stamp_rate(answer.headers_mut(), &tenant.last_rate());
+        answer
     }
 
     /// Counts and logs a call that was never charged; one that was has its line already.
@@ -101,6 +101,14 @@ impl Proxy {
         journal::refused(&mut entry, error, status, &arrival(parts));
         self.log.send(entry);
     }
+}
+
+/// A call before it is read.
+struct IncomingCall<'r> {
+    parts: &'r request::Parts,
+    body: Incoming,
+    endpoint: Endpoint,
+    deployment: Option<String>,
 }
 
 /// Set by the layer `Trace`; made here only if that layer is not there.

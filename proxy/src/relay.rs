@@ -3,23 +3,16 @@
 
 mod count;
 mod meter;
+mod stream;
 mod usage;
 
-use std::{
-    pin::Pin,
-    task::{Context, Poll, ready},
-    time::{Duration, Instant},
-};
+use std::time::Instant;
 
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 use http::{HeaderName, HeaderValue, Response, header, response};
-use http_body::Body as _;
-use hyper::body::Incoming;
-use prometheus::IntCounter;
-use tokio::time::Sleep;
-use wire::{Metered, Usage, openai::ErrorBody, sse};
+use wire::{Metered, Usage};
 
-use self::meter::Meter;
+pub use self::stream::Relay;
 use crate::{
     body::Body,
     call::Call,
@@ -28,17 +21,6 @@ use crate::{
     respond::{names, stamp_rate},
     upstreams::Stream,
 };
-
-/// The longest event that is held until it is whole.
-const LONGEST_EVENT: usize = 4 << 20;
-/// Pieces that have arrived are joined into one write up to this size.
-const JOIN: usize = 32 << 10;
-/// A stream that was written to this recently is a fast one: worth a turn of the scheduler to join what comes next.
-const FAST: Duration = Duration::from_millis(1);
-/// hyper polls a pending body twice before it ends its turn: only the third look sees what another task has done.
-const POLLS: u8 = 3;
-/// A comment line: one line end, since some clients take a blank line for an empty event.
-const KEEP_ALIVE: Bytes = Bytes::from_static(b": keep-alive\n");
 
 /// The answer of a call that was read whole.
 pub fn whole(head: response::Parts, body: Bytes, mut charge: Charge) -> Response<Body> {
@@ -114,211 +96,6 @@ fn stays(name: &HeaderName) -> bool {
     ];
     let name = name.as_str();
     STAYS.contains(&name) || name.starts_with("x-ratelimit-") || name.starts_with("x-penstock-")
-}
-
-/// A stream between an upstream and a client. It is only polled while the client takes bytes, so a slow client slows
-/// the upstream; it holds at most one incomplete event and [`JOIN`] bytes that are ready.
-pub struct Relay {
-    /// Gone when the stream has ended, which closes the upstream's connection unless it is at its end.
-    upstream: Option<Incoming>,
-    received: IntCounter,
-    decoder: sse::Decoder,
-    out: BytesMut,
-    hide_usage: bool,
-    meter: Meter,
-    charge: Charge,
-    limits: Limits,
-    /// When the upstream last sent, and when we last wrote.
-    heard: Instant,
-    wrote: Instant,
-    /// Set lazily: it fires at the earliest time at which something might be due, not at each byte.
-    alarm: Pin<Box<Sleep>>,
-    /// Bytes in `out` at the last look, and how often since then a turn given up brought nothing.
-    seen: usize,
-    fruitless: u8,
-}
-
-impl Relay {
-    fn new(upstream: Incoming, hide_usage: bool, charge: Charge, limits: &Limits, received: IntCounter) -> Self {
-        let now = Instant::now();
-        Self {
-            upstream: Some(upstream),
-            received,
-            decoder: sse::Decoder::new(LONGEST_EVENT),
-            out: BytesMut::new(),
-            hide_usage,
-            meter: Meter::default(),
-            charge,
-            limits: *limits,
-            heard: now,
-            wrote: now,
-            alarm: Box::pin(tokio::time::sleep(limits.keepalive_interval.min(limits.idle_stream_timeout))),
-            seen: 0,
-            fruitless: 0,
-        }
-    }
-
-    /// The next bytes for the client; `None` at the end. Cancel-safe: dropping it is the client leaving.
-    pub fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Option<Bytes>> {
-        self.gather(cx);
-        if !self.out.is_empty() {
-            if self.hopes_for_more() {
-                cx.waker().wake_by_ref();
-                return Poll::Pending;
-            }
-            self.wrote = Instant::now();
-            (self.seen, self.fruitless) = (0, 0);
-            return Poll::Ready(Some(self.out.split().freeze()));
-        }
-        if self.upstream.is_none() {
-            return Poll::Ready(None);
-        }
-        self.silence(cx)
-    }
-
-    /// Takes all that has arrived, up to [`JOIN`].
-    fn gather(&mut self, cx: &mut Context<'_>) {
-        while self.out.len() < JOIN
-            && let Some(upstream) = &mut self.upstream
-        {
-            match Pin::new(upstream).poll_frame(cx) {
-                Poll::Ready(Some(Ok(frame))) => {
-                    if let Ok(data) = frame.into_data() {
-                        self.take(&data);
-                    }
-                }
-                Poll::Ready(Some(Err(error))) => self.broke(&error.to_string()),
-                Poll::Ready(None) => self.ended(),
-                Poll::Pending => return,
-            }
-        }
-    }
-
-    /// One chunk at a time comes through from the connection's task. On a fast stream the next one is there as soon as
-    /// that task has had a turn, so we give ours up as long as that brings something.
-    fn hopes_for_more(&mut self) -> bool {
-        if self.out.len() > self.seen {
-            (self.seen, self.fruitless) = (self.out.len(), 0);
-        } else {
-            self.fruitless += 1;
-        }
-        let open = self.upstream.is_some() && self.out.len() < JOIN;
-        open && self.fruitless < POLLS && self.wrote.elapsed() < FAST
-    }
-
-    /// Bytes from the upstream: whole events go out, a rest is held.
-    fn take(&mut self, data: &Bytes) {
-        if data.is_empty() {
-            return;
-        }
-        self.heard = Instant::now();
-        self.received.inc_by(data.len() as u64);
-        self.decoder.push(data);
-        loop {
-            match self.decoder.next_event() {
-                Ok(Some(event)) => self.event(&event),
-                Ok(None) => break,
-                Err(sse::TooLong { limit }) => {
-                    self.broke(&format!("an event of more than {limit} bytes"));
-                    break;
-                }
-            }
-        }
-        self.charge.streamed(self.heard, self.meter.so_far());
-    }
-
-    fn event(&mut self, event: &sse::Event) {
-        let Some(payload) = event.data() else {
-            self.out.extend_from_slice(&event.raw);
-            return;
-        };
-        if payload.as_ref() == sse::DONE.as_bytes() {
-            self.out.extend_from_slice(&event.raw);
-            self.meter.done();
-            // Settled before the client can know that it is over: its next call finds the rest refunded.
-            let metered = self.metered();
-            self.charge.finished(200, metered);
-            return;
-        }
-        match self.meter.event(&payload, self.hide_usage, self.charge.model.counter.tokenizer()) {
-            meter::Pass::AsIs => self.out.extend_from_slice(&event.raw),
-            meter::Pass::Instead(payload) => self.out.extend_from_slice(&sse::encode(&payload)),
-            meter::Pass::Nothing => {}
-        }
-    }
-
-    /// What was used: as reported, else as counted by us.
-    fn metered(&mut self) -> Metered {
-        let prompt = self.charge.prompt();
-        self.meter.metered(prompt, self.charge.model.counter.tokenizer())
-    }
-
-    /// The body ended as a body should. A stream without `[DONE]` is complete if it said why it stopped.
-    fn ended(&mut self) {
-        self.upstream = None;
-        let rest = Bytes::copy_from_slice(self.decoder.pending());
-        if !rest.is_empty() {
-            // The last event came without its blank line.
-            self.decoder = sse::Decoder::new(LONGEST_EVENT);
-            self.decoder.push(&rest);
-            self.decoder.push(b"\n\n");
-            while let Ok(Some(event)) = self.decoder.next_event() {
-                self.event(&event);
-            }
-        }
-        let metered = self.metered();
-        if self.meter.is_complete() {
-            self.charge.finished(200, metered);
-        } else {
-            self.died("the upstream ended the stream before the answer was complete", metered);
-        }
-    }
-
-    fn broke(&mut self, why: &str) {
-        self.upstream = None;
-        let metered = self.metered();
-        self.died(&format!("the upstream broke off the answer: {why}"), metered);
-    }
-
-    /// Tells the client by an error event: a made-up `stop` or `[DONE]` would pass a half answer off as a whole one.
-    fn died(&mut self, message: &str, metered: Metered) {
-        let finished = self.meter.is_done();
-        self.charge.died(metered);
-        if !finished && !self.meter.said_error() {
-            let body = ErrorBody::new("upstream_error", Some("upstream_died"), None, message);
-            self.out.extend_from_slice(&sse::encode(&body.to_json()));
-        }
-    }
-
-    /// Nothing to send: a comment when one is due, an error when the upstream has been silent too long.
-    fn silence(&mut self, cx: &mut Context<'_>) -> Poll<Option<Bytes>> {
-        loop {
-            ready!(self.alarm.as_mut().poll(cx));
-            let now = Instant::now();
-            if now >= self.heard + self.limits.idle_stream_timeout {
-                self.broke(&format!("silent for {:?}", self.limits.idle_stream_timeout));
-                return Poll::Ready((!self.out.is_empty()).then(|| self.out.split().freeze()));
-            }
-            let due = self.wrote.max(self.heard) + self.limits.keepalive_interval;
-            let wake = due.min(self.heard + self.limits.idle_stream_timeout);
-            if now >= due {
-                self.wrote = now;
-                self.alarm.as_mut().reset((now + self.limits.keepalive_interval).into());
-                return Poll::Ready(Some(KEEP_ALIVE));
-            }
-            self.alarm.as_mut().reset(wake.into());
-        }
-    }
-}
-
-impl Drop for Relay {
-    /// A client that left: the upstream's connection closes with `upstream`, and what it produced is charged.
-    fn drop(&mut self) {
-        if self.charge.is_open() {
-            let metered = self.metered();
-            self.charge.client_left(metered);
-        }
-    }
 }
 
 #[cfg(test)]

@@ -12,7 +12,7 @@ use wire::access::Who;
 
 use crate::{
     config::Key,
-    quota::{Chain, RateHeaders, Subject},
+    quota::{Chain, RateHeaders, Refused, Reservation, Subject},
 };
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -71,8 +71,16 @@ impl Tenant {
         *self.last_rate.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub fn remember_rate(&self, rate: RateHeaders) {
-        *self.last_rate.lock().unwrap_or_else(PoisonError::into_inner) = rate;
+    /// Admitted or refused, the store said how things stand; an answer that did not ask it says nothing.
+    pub fn remember_rate(&self, reserved: &Result<Reservation, Refused>) {
+        let rate = match reserved {
+            Ok(reservation) => *reservation.rate(),
+            Err(Refused::Limit(refusal)) => refusal.rate,
+            Err(Refused::Store(_) | Refused::Overloaded) => return,
+        };
+        if rate != RateHeaders::default() {
+            *self.last_rate.lock().unwrap_or_else(PoisonError::into_inner) = rate;
+        }
     }
 }
 

@@ -67,7 +67,8 @@ fn store(at: At<'_>) -> Option<StoreUrl> {
     let text = at.text()?;
     match text.split_once("://") {
         None if text == "memory" => Some(StoreUrl::Memory),
-        Some(("redis" | "rediss", host)) if !host.is_empty() => Some(StoreUrl::Redis(text)),
+        Some(("redis", host)) if !host.is_empty() => Some(StoreUrl::Redis(text)),
+        Some(("rediss", _)) => at.problem("TLS to the store is not built yet", "use redis:// on a private network"),
         Some(("redis+sentinel" | "redis+cluster", _)) => {
             at.problem("Sentinel and Cluster are not built yet", "use one node: redis://host:6379/0")
         }

@@ -93,6 +93,7 @@ fn each_mistake_names_place_field_and_cure() {
         ),
         ("lease: 60s", "lease: expected a mapping"),
         ("store: redis+cluster://h", "store: Sentinel and Cluster are not built yet"),
+        ("store: rediss://h", "store: TLS to the store is not built yet"),
         ("store: postgres://h", "store: unknown store"),
         ("store: ${NOWHERE}", "store: the environment variable \"NOWHERE\" is not set"),
         ("tiers: [{ name: premium }]", "p.yaml:3:1: tiers: not built yet"),

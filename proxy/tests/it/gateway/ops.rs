@@ -98,3 +98,31 @@ async fn an_upstream_may_be_a_unix_socket() {
         "{asked}"
     );
 }
+
+#[tokio::test]
+async fn a_client_that_does_not_read_stops_the_reading_of_its_upstream() {
+    let upstream = Upstream::start(|_| {
+        let event = upstream::chunk(text_event(&"x ".repeat(2000)));
+        let mut steps = vec![upstream::stream_head()];
+        steps.extend(std::iter::repeat_n(event, 4000));
+        steps
+    })
+    .await;
+    let rig = Rig::start(&upstream).await;
+    let get = admin(&rig).await;
+    let socket = rig.open(&chat(",\"stream\":true")).await;
+    // What the client's own kernel takes in is not the gateway's to bound.
+    const CLIENT: usize = 64 << 10;
+    socket2::SockRef::from(&socket).set_recv_buffer_size(CLIENT).expect("a TCP socket");
+    let received = async || {
+        let text = get("/metrics").await.text();
+        let line = text.lines().find(|line| line.starts_with("penstock_upstream_received_bytes_total")).expect("there");
+        line.rsplit(' ').next().and_then(|number| number.parse::<usize>().ok()).expect("a number")
+    };
+    tokio::time::sleep(Duration::from_millis(700)).await;
+    let first = received().await;
+    tokio::time::sleep(Duration::from_millis(700)).await;
+    let then = received().await;
+    assert_eq!(first, then, "the gateway goes on reading");
+    assert!(then > 0 && then < (256 << 10) + 4 * CLIENT, "{then} bytes were read ahead");
+}
