@@ -98,7 +98,10 @@ impl Drop for RedisServer {
 }
 
 fn spawn(socket: &std::path::Path, extra: &[String]) -> Child {
+    // What it persists goes beside its socket, never into the folder of the tests.
+    let folder = socket.parent().expect("invariant: the socket lies in our folder");
     Command::new("redis-server")
+        .current_dir(folder)
         .args(["--port", "0", "--save", "", "--appendonly", "no", "--unixsocket"])
         .arg(socket)
         .args(extra)
