@@ -94,7 +94,7 @@ impl Gateway {
             Store::Redis => gateway::Store::Redis,
         };
         let options = gateway::Options { store, quotas: !self.no_quotas, ..defaults };
-        print(&gateway::run(&options, &mut output::note)?, self.common.json)
+        self.common.print(&gateway::run(&options, &mut output::note)?)
     }
 }
 
@@ -106,12 +106,14 @@ impl Quota {
             redis: self.store != Some(Store::Memory),
             ..defaults
         };
-        print(&quota::run(&options, &ledger::Ledger, &mut output::note)?, self.common.json)
+        self.common.print(&quota::run(&options, &ledger::Ledger, &mut output::note)?)
     }
 }
 
-/// A missed target is a failed check.
-fn print(report: &Report, as_json: bool) -> anyhow::Result<()> {
-    output::line(&if as_json { report.to_json() } else { report.render() })?;
-    if report.all_targets_met() { Ok(()) } else { Err(output::Shown.into()) }
+impl Common {
+    /// A missed target is a failed check.
+    fn print(&self, report: &Report) -> anyhow::Result<()> {
+        output::line(&if self.json { report.to_json() } else { report.render() })?;
+        if report.all_targets_met() { Ok(()) } else { Err(output::Shown.into()) }
+    }
 }

@@ -17,7 +17,7 @@ use clap::{Args as ClapArgs, ValueEnum};
 use serde::Serialize;
 
 use crate::{
-    listen::{self, Address},
+    listen::{self, Address, Bound},
     output, process, runtime,
     signals::Signals,
     telemetry,
@@ -114,7 +114,8 @@ impl Args {
         let name = self.name.unwrap_or_else(|| file_stem(&path));
         let shutdown = Signals::install()?.shutdown();
         // The port first: what cannot work should fail before a large file is read. Until then answers are 503.
-        let (listener, _socket_file) = listen::bind(&self.listen, "choose another address with --listen").await?;
+        let bound = listen::bind(&self.listen, "choose another address with --listen").await?;
+        let Bound { listener, address, file: _socket_file } = bound;
         let server = Arc::new(Server::new(Options::new(&name)));
         let serving = tokio::spawn({
             let server = server.clone();
@@ -137,7 +138,7 @@ impl Args {
             loaded = loaded => server.install(loaded.context("loading panicked")??),
             () = &mut shutdown => return Ok(()),
         }
-        tracing::info!(model = name, address = %self.listen, "ready");
+        tracing::info!(model = name, %address, "ready");
         shutdown.await;
         server.drain();
         serving.await.context("serving panicked")

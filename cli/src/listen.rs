@@ -52,13 +52,26 @@ pub async fn bind_tcp(address: SocketAddr, cure: &str) -> anyhow::Result<TcpList
     TcpListener::bind(address).await.map_err(|error| explain(error, &Address::Tcp(address), cure))
 }
 
-/// For the engine. A socket file must be kept for as long as it is listened on.
-pub async fn bind(address: &Address, cure: &str) -> anyhow::Result<(Listener, Option<SocketFile>)> {
+/// A socket of the engine.
+pub struct Bound {
+    pub listener: Listener,
+    /// With the port that was found, where any was asked for.
+    pub address: Address,
+    /// To be kept for as long as it is listened on.
+    pub file: Option<SocketFile>,
+}
+
+pub async fn bind(address: &Address, cure: &str) -> anyhow::Result<Bound> {
     match address {
-        Address::Tcp(address) => Ok((Listener::Tcp(bind_tcp(*address, cure).await?), None)),
+        Address::Tcp(address) => {
+            let listener = bind_tcp(*address, cure).await?;
+            let address = Address::Tcp(listener.local_addr()?);
+            Ok(Bound { listener: Listener::Tcp(listener), address, file: None })
+        }
         Address::Unix(path) => {
             let listener = bind_unix(path).map_err(|error| explain(error, address, cure))?;
-            Ok((Listener::Unix(listener), Some(SocketFile(path.clone()))))
+            let file = Some(SocketFile(path.clone()));
+            Ok(Bound { listener: Listener::Unix(listener), address: address.clone(), file })
         }
     }
 }

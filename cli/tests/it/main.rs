@@ -6,5 +6,6 @@ mod help;
 mod http_server;
 mod model;
 mod penstock;
+mod pypi;
 mod quota;
 mod up;

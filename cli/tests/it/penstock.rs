@@ -67,7 +67,7 @@ fn command(program: &OsStr, home: &Path) -> Command {
     command
 }
 
-fn ran(command: &mut Command) -> Ran {
+pub fn ran(command: &mut Command) -> Ran {
     let Output { status, stdout, stderr } = command.output().expect("it starts");
     Ran {
         code: status.code(),
