@@ -37,7 +37,7 @@ async fn a_hanging_store_costs_one_bounded_wait_and_settlements_survive_it() {
     let start = Instant::now();
     assert!(matches!(reserve(&quota, demand(1, 1)).await, Err(Refused::Store(_))));
     let first = start.elapsed();
-    assert!(first >= TIMEOUT && first < TIMEOUT * 3, "{first:?}");
+    assert!(first >= TIMEOUT && first < TIMEOUT * 5, "{first:?}");
     let start = Instant::now();
     for _ in 0..100 {
         assert!(matches!(reserve(&quota, demand(1, 1)).await, Err(Refused::Store(_))));
@@ -85,7 +85,7 @@ async fn a_restarted_store_gets_its_live_leases_back() {
 #[tokio::test]
 async fn renewal_keeps_a_long_call_and_carries_its_checkpoint() {
     let server = RedisServer::start();
-    let ttl = Duration::from_millis(300);
+    let ttl = Duration::from_millis(1500);
     let quota = gateway(&server, Options { lease_ttl: ttl, undispatched_ttl: ttl, ..options() }).await;
     let mut reservation = reserve(&quota, demand(60, 40)).await.unwrap();
     tokio::time::sleep(ttl * 2).await;
@@ -109,7 +109,7 @@ async fn renewal_keeps_a_long_call_and_carries_its_checkpoint() {
 #[tokio::test]
 async fn leases_of_an_org_that_nobody_uses_any_more_are_reclaimed() {
     let server = RedisServer::start();
-    let ttl = Duration::from_millis(300);
+    let ttl = Duration::from_millis(600);
     let quota = gateway(&server, Options { lease_ttl: ttl, undispatched_ttl: ttl, ..options() }).await;
     let reservation = reserve(&quota, demand(60, 40)).await.unwrap();
     let orgs = async || quota.store().some_orgs().await.unwrap();
@@ -124,13 +124,13 @@ async fn leases_of_an_org_that_nobody_uses_any_more_are_reclaimed() {
 async fn a_refusal_reclaims_dead_leases_and_tries_once_more() {
     let server = RedisServer::start();
     let rules = everywhere(&[tokens(100)]);
-    let short = Options { undispatched_ttl: Duration::from_millis(50), ..options() };
+    let short = Options { undispatched_ttl: Duration::from_millis(900), ..options() };
     let dead = Quota::new(rules.clone(), patient(&server.url()).await, short);
     std::mem::forget(reserve(&dead, demand(60, 40)).await.unwrap());
     drop(dead);
     let quota = Quota::new(rules, patient(&server.url()).await, options());
     refusal(reserve(&quota, demand(60, 40)).await);
-    tokio::time::sleep(Duration::from_millis(60)).await;
+    tokio::time::sleep(Duration::from_secs(1)).await;
     let reservation = reserve(&quota, demand(60, 40)).await.unwrap();
     reservation.settle(used(60, 40));
     assert_eq!(levels(&books(&quota).await), [100.0; 4]);
