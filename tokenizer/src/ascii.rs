@@ -54,8 +54,8 @@ impl Ascii {
             true => self.id(&piece[starts[part]..starts[part + 2]]).unwrap_or(NONE),
             false => NONE,
         };
-        for part in 0..parts {
-            pairs[part] = rank(&starts, part, parts);
+        for (part, pair) in pairs.iter_mut().enumerate().take(parts) {
+            *pair = rank(&starts, part, parts);
         }
         while let Some((part, lowest)) = pairs[..parts].iter().copied().enumerate().min_by_key(|&(_, rank)| rank) {
             if lowest == NONE {
