@@ -6,6 +6,7 @@ pub mod cpu;
 mod fake;
 pub mod forward;
 mod handle;
+mod happening;
 pub mod http;
 pub mod kv;
 mod load;

@@ -5,8 +5,9 @@ use std::collections::VecDeque;
 use std::time::Instant;
 
 use crate::backend::{StepOut, StepPlan};
+use crate::happening::Happening;
 use crate::kv::KvCache;
-use crate::sequence::{Happening, Sequence, SequenceId};
+use crate::sequence::{Sequence, SequenceId};
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Limits {

@@ -3,9 +3,10 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use crate::backend::{Row, RowToken, SamplePlan, Sampled, SamplingParams, SeenToken, SeqPlan, StepPlan};
+use crate::happening::{Happening, Timing};
 use crate::kv::{KvCache, Reuse, SequenceBlocks};
 use crate::queue::Slot;
 use crate::request::{FinishReason, Request};
@@ -56,14 +57,6 @@ struct Planned {
     samples: bool,
 }
 
-#[derive(Clone, Copy, Debug)]
-struct Timing {
-    arrived: Instant,
-    started: Option<Instant>,
-    first_token: Option<Instant>,
-    last_token: Option<Instant>,
-}
-
 /// What a new sequence is made of.
 pub(crate) struct Arrival {
     pub(crate) id: SequenceId,
@@ -76,36 +69,6 @@ pub(crate) struct Arrival {
     pub(crate) outlet: Outlet,
     pub(crate) slot: Slot,
     pub(crate) now: Instant,
-}
-
-/// Facts for the metrics; times are those of the sequence they happened to.
-#[derive(Clone, Debug, PartialEq)]
-pub(crate) enum Happening {
-    /// `queued`: how long it waited to run for the first time.
-    Started {
-        queued: Option<Duration>,
-        prompt: u32,
-        hit: u32,
-    },
-    Preempted,
-    FirstToken {
-        after: Duration,
-    },
-    NextToken {
-        gap: Duration,
-    },
-    Finished(Finished),
-}
-
-#[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Finished {
-    pub(crate) reason: FinishReason,
-    pub(crate) prompt: u32,
-    pub(crate) completion: u32,
-    pub(crate) e2e: Duration,
-    /// From the start of the prompt to the first token, and from there to the last.
-    pub(crate) prefill: Duration,
-    pub(crate) decode: Duration,
 }
 
 impl Sequence {
@@ -131,7 +94,7 @@ impl Sequence {
             text,
             outlet,
             slot: Some(slot),
-            timing: Timing { arrived: now, started: None, first_token: None, last_token: None },
+            timing: Timing::new(now),
             finished: None,
             request,
         }
@@ -174,8 +137,7 @@ impl Sequence {
         self.computed = hit;
         self.cached.get_or_insert(hit);
         self.slot = None;
-        let queued = self.timing.started.is_none().then(|| now - self.timing.arrived);
-        self.timing.started.get_or_insert(now);
+        let queued = self.timing.start(now);
         Happening::Started { queued, prompt: self.len(), hit }
     }
 
@@ -326,31 +288,12 @@ impl Sequence {
         self.finished = Some(reason.clone());
         let cached = self.cached.unwrap_or(0);
         self.outlet.send(Event::Finished { choice: self.outlet.choice(), text, reason: reason.clone(), cached });
-        let Timing { arrived, started, first_token, last_token } = self.timing;
-        let first = first_token.unwrap_or(now);
-        Happening::Finished(Finished {
-            reason,
-            prompt: self.prompt,
-            completion: self.len() - self.prompt,
-            e2e: now - arrived,
-            prefill: first - started.unwrap_or(arrived),
-            decode: last_token.unwrap_or(first) - first,
-        })
+        let (prompt, completion) = (self.prompt, self.len() - self.prompt);
+        Happening::Finished(self.timing.finish(reason, prompt, completion, now))
     }
 
     pub(crate) fn fail(&mut self, why: &str) {
         self.outlet.fail(why);
-    }
-}
-
-impl Timing {
-    fn token(&mut self, now: Instant) -> Happening {
-        let last = self.last_token.replace(now);
-        self.first_token.get_or_insert(now);
-        match last {
-            Some(last) => Happening::NextToken { gap: now - last },
-            None => Happening::FirstToken { after: now - self.arrived },
-        }
     }
 }
 
