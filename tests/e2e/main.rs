@@ -5,5 +5,6 @@ mod clients;
 mod exact;
 mod killed_gateway;
 mod relay;
+mod soak;
 mod up;
 mod worked_example;

@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::net::SocketAddr;
+use std::os::unix::process::CommandExt;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
@@ -40,6 +41,8 @@ impl Home {
         let (listen, admin) = (free_address(), free_address());
         let (l, a) = (listen.to_string(), admin.to_string());
         let mut command = self.penstock(&["up", "--listen", &l, "--admin", &a, "--models", "smollm2"]);
+        // A terminal gives a command a process group of its own, and Ctrl-C goes to all of it.
+        command.process_group(0);
         Up { process: Process::start_with("up", &mut command), listen, admin }
     }
 }
@@ -103,7 +106,7 @@ async fn the_second_start_answers_within_three_seconds() {
     let home = Home::new();
     let mut first = home.up();
     let key = labelled(&first.banner().await, "API key").to_owned();
-    first.process.interrupt();
+    first.process.interrupt_group();
     assert!(first.process.wait(Duration::from_secs(10)).await.success(), "{}", first.process.log());
 
     let began = Instant::now();
@@ -131,7 +134,7 @@ async fn ctrl_c_lets_a_running_stream_finish_and_takes_no_new_call() {
     for _ in 0..3 {
         stream.next().await.expect("an open stream").expect("an event");
     }
-    up.process.interrupt();
+    up.process.interrupt_group();
     let newcomer = up.client(&key);
     until(Duration::from_secs(2), "new calls to be turned away", async || match newcomer.try_chat(&chat(1)).await {
         Err(_) => Some(()),

@@ -92,13 +92,7 @@ impl Config {
     /// Starts a gateway with it and waits until it is ready. One `Config` may start several.
     pub async fn start(&self) -> Gateway {
         let mut gateway = self.launch();
-        let client = Client::new(format!("http://{}", gateway.admin), None);
-        let process = &mut gateway.process;
-        until(START, "the gateway to be ready", async || {
-            process.assert_alive();
-            (client.try_get("/readyz").await? == 200).then_some(())
-        })
-        .await;
+        gateway.ready().await;
         gateway
     }
 
@@ -112,9 +106,7 @@ impl Config {
         let admin = free_address();
         let path: PathBuf = folder.path().join("penstock.yaml");
         fs::write(&path, self.yaml(listen, admin, folder.path())).expect("the config can be written");
-        let args = ["serve".into(), "--config".into(), path];
-        let process = Process::start("gateway", &environment::penstock(), args);
-        Gateway { process, listen, admin, folder }
+        Gateway { process: serve(&path), listen, admin, folder }
     }
 
     fn yaml(&self, listen: SocketAddr, admin: SocketAddr, folder: &std::path::Path) -> String {
@@ -153,9 +145,28 @@ impl Gateway {
         metric(&self.admin().get("/metrics").await.text(), name, labels)
     }
 
+    async fn ready(&mut self) {
+        let (admin, process) = (self.admin(), &mut self.process);
+        until(START, "the gateway to be ready", async || {
+            process.assert_alive();
+            (admin.try_get("/readyz").await? == 200).then_some(())
+        })
+        .await;
+    }
+
+    /// Starts it again on the same addresses, after a kill.
+    pub async fn restart(&mut self) {
+        self.process = serve(&self.config_file());
+        self.ready().await;
+    }
+
     pub fn config_file(&self) -> PathBuf {
         self.folder.path().join("penstock.yaml")
     }
+}
+
+fn serve(config: &std::path::Path) -> Process {
+    Process::start("gateway", &environment::penstock(), ["serve".as_ref(), "--config".as_ref(), config.as_os_str()])
 }
 
 /// Prometheus text: `name{labels} value` lines.

@@ -77,18 +77,30 @@ impl Client {
         Answer { status: head.status.as_u16(), headers: head.headers, body }
     }
 
-    /// Like `send`, but tells why the connection broke instead of failing.
+    /// Like `chat`, but tells why the connection broke instead of failing.
     pub async fn try_chat(&self, body: &Value) -> Result<Answer, String> {
-        let request = self.request(Method::POST, "/v1/chat/completions", &[], body.to_string().into());
-        let response = self.inner.request(request).await.map_err(|error| format!("{error:?}"))?;
-        let (head, body) = response.into_parts();
+        let (head, body) = self.try_head("/v1/chat/completions", body).await?.into_parts();
         let body = body.collect().await.map_err(|error| format!("{error:?}"))?.to_bytes();
         Ok(Answer { status: head.status.as_u16(), headers: head.headers, body })
     }
 
+    /// Reads a streaming answer to its end, or leaves after so many events. The status, or why the connection broke.
+    pub async fn try_events(&self, path: &str, body: &Value, leave_after: Option<usize>) -> Result<u16, String> {
+        let mut stream = Stream::of(self.try_head(path, body).await?);
+        let mut seen = 0;
+        while leave_after.is_none_or(|enough| seen < enough) && stream.next().await?.is_some() {
+            seen += 1;
+        }
+        Ok(stream.status)
+    }
+
+    async fn try_head(&self, path: &str, body: &Value) -> Result<http::Response<Incoming>, String> {
+        let request = self.request(Method::POST, path, &[], body.to_string().into());
+        within(self.inner.request(request), "an answer").await.map_err(|error| format!("{error:?}"))
+    }
+
     pub async fn stream(&self, path: &str, body: &Value) -> Stream {
-        let (head, body) = self.head(Method::POST, path, &[], body.to_string().into()).await.into_parts();
-        Stream { status: head.status.as_u16(), headers: head.headers, body, decoder: Decoder::new(1 << 20) }
+        Stream::of(self.head(Method::POST, path, &[], body.to_string().into()).await)
     }
 
     pub async fn stream_chat(&self, body: &Value) -> Stream {
@@ -153,6 +165,11 @@ impl Answer {
 }
 
 impl Stream {
+    fn of(response: http::Response<Incoming>) -> Self {
+        let (head, body) = response.into_parts();
+        Self { status: head.status.as_u16(), headers: head.headers, body, decoder: Decoder::new(1 << 20) }
+    }
+
     /// The next event's data; `None` at the end of the body. A connection that breaks is an error.
     pub async fn next(&mut self) -> Result<Option<String>, String> {
         loop {

@@ -53,9 +53,14 @@ impl Process {
         self.child.wait().expect("a killed child can be waited for");
     }
 
-    /// What a Ctrl-C sends.
+    /// SIGINT to it alone.
     pub fn interrupt(&self) {
         self.signal("-INT");
+    }
+
+    /// What a Ctrl-C in a terminal sends: to it and to all that it started, if it leads a process group.
+    pub fn interrupt_group(&self) {
+        self.shell_kill("-INT", &format!("-{}", self.id()));
     }
 
     /// Stops it from running, without ending it: to its peers it hangs.
@@ -68,8 +73,12 @@ impl Process {
     }
 
     fn signal(&self, signal: &str) {
-        // The shell's own `kill`: the program of that name is not on every machine.
-        let line = format!("kill {signal} {}", self.id());
+        self.shell_kill(signal, &self.id().to_string());
+    }
+
+    /// The shell's own `kill`: the program of that name is not on every machine.
+    fn shell_kill(&self, signal: &str, target: &str) {
+        let line = format!("kill {signal} {target}");
         let status = Command::new("sh").args(["-c", &line]).status().expect("`sh` runs");
         assert!(status.success(), "{}: {line} failed", self.name);
     }
