@@ -112,6 +112,7 @@ impl Config {
     fn yaml(&self, listen: SocketAddr, admin: SocketAddr, folder: &std::path::Path) -> String {
         let mut yaml = format!("listen: {listen}\nadmin: {admin}\nstore: \"{}\"\n", self.store);
         writeln!(yaml, "data_dir: {}", folder.join("data").display()).expect("a string grows");
+        writeln!(yaml, "access_log: {}", folder.join("access.jsonl").display()).expect("a string grows");
         yaml.push_str(&self.rest);
         for (name, entries) in [("models", &self.models), ("keys", &self.keys), ("quotas", &self.quotas)] {
             if !entries.is_empty() {

@@ -24,6 +24,10 @@ async fn assert_ends_with(process: &mut Process, words: &[&str], what: &str) {
     }
 }
 
+fn config(mock: &Mock) -> Config {
+    Config::new().model("m", &mock.url()).key("sk-ana", "acme/web/ana")
+}
+
 #[test]
 fn bad_yaml_is_refused_with_place_field_and_cure() {
     let rest = "models:\n  - name: m\n    tokenizer: o200k_base\n    upstreams: [ { name: a, url: \"http://127.0.0.1:1/v1\" } ]\n\
@@ -77,7 +81,7 @@ async fn a_port_in_use_is_named() {
     let mock = Mock::start(Options::default()).expect("a mock");
     let taken = TcpListener::bind("127.0.0.1:0").expect("a free port");
     let address = taken.local_addr().expect("a bound socket");
-    let mut gateway = Config::new().model("m", &mock.url()).launch_on(address);
+    let mut gateway = config(&mock).launch_on(address);
     assert_ends_with(&mut gateway.process, &[&address.to_string(), "in use"], "gateway").await;
 
     let mut engine = Engine::launch_on(address, &environment::smollm2(), "smollm2", &[]);
@@ -87,7 +91,7 @@ async fn a_port_in_use_is_named() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_store_that_cannot_be_used_is_named_at_start() {
     let mock = Mock::start(Options::default()).expect("a mock");
-    let with = |store: &str| Config::new().model("m", &mock.url()).store(store).launch();
+    let with = |store: &str| config(&mock).store(store).launch();
 
     let nobody = tests::wait::free_address();
     let mut refused = with(&format!("redis://{nobody}/0"));
@@ -150,7 +154,7 @@ fn a_disk_that_fills_while_pulling_is_named_and_leaves_no_model() {
         .expect("bash runs");
     let said = String::from_utf8_lossy(&output.stderr).to_lowercase();
     assert_eq!(output.status.code(), Some(1), "{said}");
-    assert!(["no space left", "file too large"].iter().any(|cause| said.contains(cause)), "{said}");
+    assert!(["disk full", "no space left", "file too large"].iter().any(|cause| said.contains(cause)), "{said}");
     assert!(!said.contains("panicked"), "{said}");
     let left = String::from_utf8_lossy(&output.stdout);
     assert_eq!(left.trim(), "", "a partial file stands where a model should");
