@@ -1,13 +1,14 @@
 //! One multiplexed connection with its health: every call is bounded, a store that is down refuses at once, and a
 //! watcher brings it back by itself.
 
+use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, Client, Cmd, FromRedisValue, RedisError};
 use tokio::sync::Notify;
-use tokio::time::{Instant, timeout_at};
+use tokio::time::{Instant, timeout, timeout_at};
 
 use super::RedisOptions;
 use super::script::{Call, SCRIPTS, deadlines_key, lease_key};
@@ -17,6 +18,10 @@ use crate::quota::store::StoreError;
 /// A healthy connection proves itself this often; also how soon a lost scripting permission is noticed.
 const CHECK_EVERY: Duration = Duration::from_secs(2);
 const RETRY_EVERY: Duration = Duration::from_millis(100);
+/// A server that answers others is slow, not down: a call behind them waits this many times its bound.
+const PATIENCE: u32 = 10;
+/// Once the bound is over the answer may lie in our own socket, unread because this process was busy.
+const SECOND_LOOK: Duration = Duration::from_millis(20);
 
 pub fn client(url: &str) -> Result<Client, StoreError> {
     Client::open(url).map_err(|error| StoreError::Refused(format!("not a usable store address: {error}")))
@@ -43,6 +48,8 @@ struct State {
     connection: MultiplexedConnection,
     /// Why calls are refused without being sent.
     down: Option<StoreError>,
+    /// When the server last answered any call.
+    heard: Instant,
 }
 
 impl std::fmt::Debug for Inner {
@@ -56,7 +63,7 @@ impl Connection {
     /// Bounded by `start_timeout`; afterwards each call is bounded by `timeout`.
     pub async fn open(client: Client, options: RedisOptions) -> Result<Self, StoreError> {
         let connection = dial(&client, options.start_timeout).await?;
-        let state = Mutex::new(State { connection, down: None });
+        let state = Mutex::new(State { connection, down: None, heard: Instant::now() });
         Ok(Self(Arc::new(Inner { client, timeout: options.timeout, state, trouble: Notify::new() })))
     }
 
@@ -86,7 +93,7 @@ impl Connection {
     }
 
     pub async fn command_within<T: FromRedisValue>(&self, command: Cmd, bound: Duration) -> Result<T, StoreError> {
-        self.0.command(command, Instant::now() + bound).await
+        self.0.command(command, bound).await
     }
 
     /// Ids of leases past their deadline.
@@ -155,22 +162,22 @@ impl Inner {
 
     /// By digest, and once by text if the server does not know it: after SCRIPT FLUSH, restart or failover.
     async fn script<T: FromRedisValue>(&self, call: Call, bound: Duration) -> Result<T, StoreError> {
-        let deadline = Instant::now() + bound;
-        match self.send(call.by_digest(), deadline).await? {
-            Err(error) if error.code() == Some("NOSCRIPT") => self.command(call.with_text(), deadline).await,
+        match self.send(call.by_digest(), bound).await? {
+            Err(error) if error.code() == Some("NOSCRIPT") => self.command(call.with_text(), bound).await,
             Err(error) => Err(self.failed(&error)),
             Ok(reply) => Ok(reply),
         }
     }
 
-    async fn command<T: FromRedisValue>(&self, command: Cmd, deadline: Instant) -> Result<T, StoreError> {
-        self.send(command, deadline).await?.map_err(|error| self.failed(&error))
+    async fn command<T: FromRedisValue>(&self, command: Cmd, bound: Duration) -> Result<T, StoreError> {
+        self.send(command, bound).await?.map_err(|error| self.failed(&error))
     }
 
+    /// Waits while the server answers at all: silence for `bound` takes it down, a burst of our own calls does not.
     async fn send<T: FromRedisValue>(
         &self,
         command: Cmd,
-        deadline: Instant,
+        bound: Duration,
     ) -> Result<Result<T, RedisError>, StoreError> {
         let mut connection = {
             let state = self.state();
@@ -179,8 +186,27 @@ impl Inner {
                 None => state.connection.clone(),
             }
         };
-        let query = command.query_async::<T>(&mut connection);
-        timeout_at(deadline, query).await.map_err(|_elapsed| self.is_down(StoreError::Timeout(self.timeout)))
+        let sent = Instant::now();
+        let mut query = pin!(command.query_async::<T>(&mut connection));
+        let mut deadline = sent + bound;
+        loop {
+            let answer = match timeout_at(deadline, &mut query).await {
+                Ok(answer) => Some(answer),
+                Err(_elapsed) => timeout(SECOND_LOOK, &mut query).await.ok(),
+            };
+            if let Some(answer) = answer {
+                self.state().heard = Instant::now();
+                return Ok(answer);
+            }
+            let heard = self.state().heard;
+            if heard <= deadline - bound {
+                return Err(self.is_down(StoreError::Timeout(bound)));
+            }
+            if sent.elapsed() > bound * PATIENCE {
+                return Err(StoreError::Timeout(bound * PATIENCE));
+            }
+            deadline = heard + bound;
+        }
     }
 
     /// Sorts an error of the server or the connection; those that the next call would meet as well take the store down.
@@ -264,7 +290,7 @@ async fn watch(inner: Weak<Inner>) {
             }
             continue;
         }
-        if tokio::time::timeout(CHECK_EVERY, inner.trouble.notified()).await.is_err() {
+        if timeout(CHECK_EVERY, inner.trouble.notified()).await.is_err() {
             let mut connection = inner.state().connection.clone();
             if let Err(error) = inner.check(&mut connection).await {
                 inner.is_down(error);
@@ -276,7 +302,7 @@ async fn watch(inner: Weak<Inner>) {
 /// Connects within `bound`. The crate's own response timeout is off: ours covers each whole call.
 async fn dial(client: &Client, bound: Duration) -> Result<MultiplexedConnection, StoreError> {
     let config = AsyncConnectionConfig::new().set_connection_timeout(Some(bound)).set_response_timeout(None);
-    match tokio::time::timeout(bound, client.get_multiplexed_async_connection_with_config(&config)).await {
+    match timeout(bound, client.get_multiplexed_async_connection_with_config(&config)).await {
         Ok(Ok(connection)) => Ok(connection),
         Ok(Err(error)) if error.is_timeout() => Err(StoreError::Timeout(bound)),
         Ok(Err(error)) => Err(StoreError::Unreachable(error.to_string())),
