@@ -36,7 +36,9 @@ impl Listeners {
 
 /// Connects the store and loads what the models need.
 pub async fn start(config: &Config) -> anyhow::Result<Arc<Proxy>> {
-    let store = open(&config.store).await.context("cannot use the quota store (`store` of the configuration)")?;
+    let store = open(&config.store)
+        .await
+        .with_context(|| format!("cannot use the quota store {} (`store` of the configuration)", config.store))?;
     let options = Options {
         lease_ttl: config.lease.ttl,
         on_expiry: match config.lease.on_expiry {

@@ -12,7 +12,7 @@ mod tree;
 mod units;
 mod upstream_url;
 
-use std::{collections::HashMap, net::SocketAddr, path::PathBuf, time::Duration};
+use std::{collections::HashMap, fmt, net::SocketAddr, path::PathBuf, time::Duration};
 
 pub use problem::{Place, Problem};
 pub use schema::schema;
@@ -43,6 +43,16 @@ pub struct Config {
 pub enum StoreUrl {
     Memory,
     Redis(String),
+}
+
+/// For messages: without user and password.
+impl fmt::Display for StoreUrl {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self::Redis(url) = self else { return f.write_str("memory") };
+        let (scheme, rest) = url.split_once("://").unwrap_or(("redis", url));
+        let host = rest.rsplit_once('@').map_or(rest, |(_login, host)| host);
+        write!(f, "{scheme}://{host}")
+    }
 }
 
 #[derive(Clone, Copy, Debug)]
