@@ -23,7 +23,7 @@ use crate::{body::Body, call::Call, charge::Charge, config::Limits, events::Even
 const IDLE_CONNECTION: Duration = Duration::from_secs(30);
 const IDLE_CONNECTIONS: usize = 1024;
 /// Bounds what a stream holds between the upstream's socket and the client's.
-const READ_BUFFER: usize = 64 << 10;
+const READ_BUFFER: usize = 32 << 10;
 
 /// Why an upstream gave no answer to pass on, named for the reader of the error.
 #[derive(Debug, thiserror::Error)]
