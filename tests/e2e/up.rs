@@ -7,6 +7,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
+use tests::gateway::metric;
 use tests::wait::free_address;
 use tests::{Client, Process, environment, until};
 
@@ -81,10 +82,6 @@ async fn what_it_prints_works_as_printed() {
     let banner = up.banner().await;
     assert_eq!(labelled(&banner, "Base URL"), format!("http://{}/v1", up.listen));
     assert_eq!(labelled(&banner, "Metrics"), format!("http://{}/metrics", up.admin));
-    let metrics = Client::new(format!("http://{}", up.admin), None).get("/metrics").await;
-    assert_eq!(metrics.status, 200);
-    assert!(metrics.text().contains("penstock_requests_total"), "{}", metrics.text());
-
     let lines = |of: &str| banner.lines().skip_while(|line| !line.contains(of)).map(str::trim).collect::<Vec<_>>();
     let python = lines("from openai import")[..4].join("\n");
     let folder = tempfile::tempdir().expect("a temporary folder");
@@ -99,6 +96,10 @@ async fn what_it_prints_works_as_printed() {
     let answer = Command::new("bash").args(["-c", &format!("{curl} --silent --fail")]).output().expect("bash runs");
     let said = String::from_utf8_lossy(&answer.stdout).into_owned();
     assert!(answer.status.success() && said.contains("\"choices\""), "{curl}\n{answer:?}");
+
+    let metrics = Client::new(format!("http://{}", up.admin), None).get("/metrics").await;
+    assert_eq!(metrics.status, 200);
+    assert_eq!(metric(&metrics.text(), "penstock_requests_total", "smollm2"), 2.0, "{}", metrics.text());
 }
 
 #[tokio::test(flavor = "multi_thread")]
