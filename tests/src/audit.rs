@@ -1,5 +1,5 @@
-//! An audit of the ledger's keys in Redis that shares no code with the ledger: it reads the packed strings as
-//! docs/ARCHITECTURE.md describes them and checks that every token that was ever reserved is accounted for.
+//! An audit of the ledger's keys in Redis that shares no code with the ledger: it reads the packed strings by
+//! offsets of its own and checks that every token that was ever reserved is accounted for.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -120,18 +120,19 @@ fn value(redis: &RedisServer, key: &str) -> Vec<u8> {
     }
 }
 
-/// Version 1: one byte, then doubles: keep-until, reserved, settled, refunded, expired; then 24 bytes for each limit:
-/// its id, its level, and since when.
+/// Version 1, then the count of limits, both a byte, and 8 bytes for the id of each limit; then doubles: keep-until,
+/// reserved, settled, refunded, expired, and for each limit its level and since when.
 fn account(packed: &[u8]) -> Account {
     assert_eq!(packed.first(), Some(&1), "an account of another version");
-    assert_eq!((packed.len() - 41) % 24, 0, "an account of {} bytes", packed.len());
-    let levels = (49..packed.len()).step_by(24).map(|at| double(packed, at)).collect();
+    let limits = usize::from(packed[1]);
+    let totals = 2 + 8 * limits;
+    assert_eq!(packed.len(), totals + 8 * (5 + 2 * limits), "the length of an account with {limits} limits");
     Account {
-        reserved: double(packed, 9),
-        settled: double(packed, 17),
-        refunded: double(packed, 25),
-        expired: double(packed, 33),
-        levels,
+        reserved: double(packed, totals + 8),
+        settled: double(packed, totals + 16),
+        refunded: double(packed, totals + 24),
+        expired: double(packed, totals + 32),
+        levels: (0..limits).map(|limit| double(packed, totals + 40 + 16 * limit)).collect(),
     }
 }
 
