@@ -47,12 +47,12 @@ fn reachable(address: SocketAddr) -> String {
 }
 
 fn chat(f: &mut fmt::Formatter<'_>, listen: &str, key: &str, model: &str) -> fmt::Result {
-    let body = r#""messages":[{"role":"user","content":"What is a penstock?"}]"#;
+    let body = r#""messages":[{"role":"user","content":"What is a penstock?"}],"max_tokens":80"#;
     curl(f, listen, key, "chat/completions", model, body)?;
     python(f, listen, key)?;
     writeln!(
         f,
-        r#"  answer = client.chat.completions.create(model="{model}", messages=[{{"role": "user", "content": "What is a penstock?"}}])"#
+        r#"  answer = client.chat.completions.create(model="{model}", max_tokens=80, messages=[{{"role": "user", "content": "What is a penstock?"}}])"#
     )?;
     writeln!(f, "  print(answer.choices[0].message.content)")
 }
