@@ -39,7 +39,7 @@ pub struct RedisOptions {
 
 impl Default for RedisOptions {
     fn default() -> Self {
-        Self { timeout: Duration::from_millis(100), start_timeout: Duration::from_secs(3) }
+        Self { timeout: Duration::from_millis(250), start_timeout: Duration::from_secs(3) }
     }
 }
 
