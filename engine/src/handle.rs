@@ -5,7 +5,7 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{SyncSender, TrySendError, sync_channel};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use wire::load::KvBlocks;
 
@@ -193,6 +193,17 @@ impl Handle {
         self.shared.metrics.render(&self.load())
     }
 
+    /// The most sequences that may wait, and so the most that one caller may ask at once.
+    pub fn max_waiting(&self) -> u32 {
+        self.shared.queue.limit()
+    }
+
+    /// How long the step that runs now has taken; `None` between steps.
+    pub fn step_time(&self) -> Option<Duration> {
+        self.shared.board.read().step_began.map(|began| began.elapsed())
+    }
+
+    /// The backend failed: nothing is computed any more.
     pub fn has_stopped(&self) -> bool {
         self.shared.board.has_stopped()
     }

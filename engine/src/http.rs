@@ -73,6 +73,9 @@ pub struct Model {
     pub template: Option<Arc<ChatTemplate>>,
 }
 
+/// How soon a failure of the engine is noticed.
+const FAILURE_POLL: Duration = Duration::from_millis(100);
+
 /// Answers from the first moment: 503 while the model loads.
 pub struct Server {
     app: Arc<App>,
@@ -108,6 +111,13 @@ impl Server {
     pub async fn serve(&self, listener: Listener) {
         let drain_timeout = self.app.options.drain_timeout;
         listen::serve(Arc::clone(&self.app), listener, self.draining.subscribe(), drain_timeout).await;
+    }
+
+    /// Returns once the engine has failed. What ran has been told; nothing can be served any more.
+    pub async fn failed(&self) {
+        while !self.app.model.get().is_some_and(|model| model.handle.has_stopped()) {
+            tokio::time::sleep(FAILURE_POLL).await;
+        }
     }
 
     /// Takes no more requests; running answers go on to their end, then [`Server::serve`] returns.
@@ -176,8 +186,13 @@ impl App {
     }
 
     fn health(&self) -> Result<Response<Body>, Error> {
-        if self.loaded()?.handle.has_stopped() {
+        let handle = &self.loaded()?.handle;
+        if handle.has_stopped() {
             return Err(Error::Refused { refused: crate::Refused::Stopped, param: "" });
+        }
+        // By now every caller has been told that nothing comes.
+        if handle.step_time().is_some_and(|time| time > self.options.stall_timeout) {
+            return Err(Error::Stalled);
         }
         Ok(body::json(StatusCode::OK, r#"{"status":"ok"}"#))
     }

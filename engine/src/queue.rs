@@ -31,6 +31,10 @@ impl Queue {
         Ok((0..count).map(slot).collect())
     }
 
+    pub(crate) fn limit(&self) -> u32 {
+        self.limit
+    }
+
     pub(crate) fn waiting(&self) -> u32 {
         self.waiting.load(Ordering::Relaxed)
     }

@@ -33,6 +33,8 @@ pub(crate) struct Board {
 pub(crate) struct Posted {
     pub(crate) occupancy: Occupancy,
     pub(crate) kv: KvBlocks,
+    /// When the step that runs now began.
+    pub(crate) step_began: Option<Instant>,
 }
 
 impl Engine {
@@ -48,6 +50,7 @@ impl Engine {
     }
 
     fn step(&mut self, arrivals: Vec<Sequence>) -> Result<(), Error> {
+        self.board.begin(Instant::now());
         self.scheduler.admit(arrivals, &mut self.kv);
         if let Some(plan) = self.scheduler.schedule(&mut self.kv, Instant::now()) {
             let out = self.forward(plan)?;
@@ -76,7 +79,7 @@ impl Engine {
     }
 
     fn post(&mut self) {
-        let posted = Posted { occupancy: self.scheduler.occupancy(), kv: self.kv.usage() };
+        let posted = Posted { occupancy: self.scheduler.occupancy(), kv: self.kv.usage(), step_began: None };
         self.board.post(posted);
         self.scheduler.take_happenings().iter().for_each(|happening| self.metrics.happened(happening));
     }
@@ -90,6 +93,10 @@ impl Drop for Engine {
 }
 
 impl Board {
+    fn begin(&self, now: Instant) {
+        self.posted.lock().unwrap_or_else(PoisonError::into_inner).step_began = Some(now);
+    }
+
     fn post(&self, posted: Posted) {
         *self.posted.lock().unwrap_or_else(PoisonError::into_inner) = posted;
     }

@@ -30,6 +30,13 @@ impl Answers {
     ) -> Result<Self, Error> {
         let choices = requests.first().map_or(1, |request| request.choices);
         let prompt = requests.iter().map(|request| request.prompt.len() as u64).sum();
+        let wanted: u64 = requests.iter().map(|request| u64::from(request.choices)).sum();
+        let most = handle.max_waiting();
+        // An answer of "overloaded" would be asked again for ever.
+        if wanted > u64::from(most) {
+            let message = format!("{wanted} answers are more than this engine queues ({most}); ask for fewer at once.");
+            return Err(Error::invalid("n", message));
+        }
         let refused = |refused| Error::Refused { refused, param };
         let streams = requests.into_iter().map(|request| handle.submit(request).map_err(refused));
         let streams = streams.collect::<Result<_, _>>()?;

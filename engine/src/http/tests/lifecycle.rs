@@ -51,6 +51,8 @@ async fn health_answers_while_the_model_loads() {
     assert_eq!(running.get("/v1/models").await.0, StatusCode::OK);
     running.server.install(model);
     assert_eq!(running.get("/health").await.0, StatusCode::OK);
+    let failed = tokio::time::timeout(Duration::from_millis(300), running.server.failed()).await;
+    assert!(failed.is_err(), "a working engine has not failed");
 }
 
 #[tokio::test]
@@ -109,6 +111,30 @@ async fn a_full_queue_answers_503() {
 }
 
 #[tokio::test]
+async fn what_can_never_fit_in_the_queue_is_the_clients_to_mend() {
+    let config = Config { max_waiting: 4, ..Config::default() };
+    let running = start(Setup { config, ..Setup::default() }).await;
+    let ask = |n: u32| completion(json!({ "prompt": ["a", "b"], "n": n, "max_tokens": 1 }));
+    running.ok("/v1/completions", ask(2)).await;
+    let (status, answer) = running.post("/v1/completions", ask(3)).await;
+    assert_eq!((status.as_u16(), &answer["error"]["param"]), (400, &json!("n")), "{answer}");
+}
+
+#[tokio::test]
+async fn a_step_without_an_end_is_bad_health() {
+    let options = Options { stall_timeout: Duration::from_millis(50), ..Options::new("letters") };
+    let running = start(Setup { pace: Duration::from_millis(400), options, ..Setup::default() }).await;
+    assert_eq!(running.get("/health").await.0, StatusCode::OK);
+    let socket = open(&running, &completion(json!({ "max_tokens": 1 }))).await;
+    eventually("the step", || handle(&running).step_time().is_some_and(|time| time.as_millis() > 50)).await;
+    let (status, text) = running.get("/health").await;
+    assert!(status == StatusCode::GATEWAY_TIMEOUT && text.contains("engine_stalled"), "{text}");
+    eventually("the end of the step", || handle(&running).step_time().is_none()).await;
+    assert_eq!(running.get("/health").await.0, StatusCode::OK);
+    drop(socket);
+}
+
+#[tokio::test]
 async fn a_drain_lets_running_streams_end_and_takes_no_more() {
     let running = start(slow()).await;
     let usage = json!({ "include_usage": true });
@@ -129,7 +155,7 @@ async fn a_failed_device_is_an_error_and_never_a_whole_answer() {
     let (_, events) = running.stream("/v1/completions", endless()).await;
     let last: Value = serde_json::from_str(events.last().expect("some")).expect("JSON, not [DONE]");
     assert_eq!(last["error"]["code"], "engine_failed");
-    eventually("the end", || handle(&running).has_stopped()).await;
+    tokio::time::timeout(Duration::from_secs(5), running.server.failed()).await.expect("the failure is seen");
     assert_eq!(running.get("/health").await.0, StatusCode::SERVICE_UNAVAILABLE);
     assert_eq!(running.post("/v1/completions", endless()).await.0, StatusCode::SERVICE_UNAVAILABLE);
     let running = start(Setup { fails_after: Some(5), ..slow() }).await;
