@@ -5,6 +5,7 @@ use std::{
     path::{Path, PathBuf},
     sync::Arc,
     thread,
+    time::Duration,
 };
 
 use ::engine::{
@@ -15,6 +16,7 @@ use ::engine::{
 use anyhow::Context;
 use clap::{Args as ClapArgs, ValueEnum};
 use serde::Serialize;
+use tokio::task::JoinHandle;
 
 use crate::{
     listen::{self, Address, Bound},
@@ -69,6 +71,9 @@ pub struct Args {
 
 const DEFAULT_KV_BLOCKS: NonZeroU32 = NonZeroU32::new(4096).expect("invariant: not zero");
 const DEFAULT_MAX_SEQS: NonZeroU32 = NonZeroU32::new(32).expect("invariant: not zero");
+
+/// For the answers that a failed engine broke off: their clients are still to be told.
+const FAILED_LINGER: Duration = Duration::from_secs(2);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Device {
@@ -139,12 +144,88 @@ impl Args {
             () = &mut shutdown => return Ok(()),
         }
         tracing::info!(model = name, %address, "ready");
-        shutdown.await;
-        server.drain();
-        serving.await.context("serving panicked")
+        until_end(&server, serving, shutdown).await
     }
+}
+
+/// Serves until `shutdown` and lets running answers end. An engine that failed ends the process: whoever watches
+/// over it starts another.
+async fn until_end(server: &Server, serving: JoinHandle<()>, shutdown: impl Future<Output = ()>) -> anyhow::Result<()> {
+    let failed = tokio::select! {
+        () = shutdown => false,
+        () = server.failed() => true,
+    };
+    server.drain();
+    if !failed {
+        return serving.await.context("serving panicked");
+    }
+    if tokio::time::timeout(FAILED_LINGER, serving).await.is_err() {
+        tracing::warn!("some clients did not take the news of the failure");
+    }
+    anyhow::bail!("the engine failed (the log says how)")
 }
 
 fn file_stem(path: &Path) -> String {
     path.file_stem().map_or_else(|| "model".to_owned(), |stem| stem.to_string_lossy().into_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use ::engine::{
+        Request,
+        backend::{self, Backend, BlockCopy, KvGroup, KvLayout, Spec, StepOut, StepPlan, Ticket},
+        http::{Listener, Model},
+    };
+    use tokenizer::Tokenizer;
+
+    use super::*;
+
+    /// A device that is gone by the first step.
+    struct Gone(Spec);
+
+    impl Gone {
+        fn new() -> Self {
+            let groups = vec![KvGroup { layers: vec![0], window: None }];
+            let kv = KvLayout { groups, total_blocks: 8, bytes_per_block: 1 };
+            let numerics_id = "none".to_owned();
+            Self(Spec { vocab_size: 100, context_length: 64, kv, numerics_id, model_digest: [0; 32] })
+        }
+    }
+
+    impl Backend for Gone {
+        fn spec(&self) -> &Spec {
+            &self.0
+        }
+
+        fn submit(&mut self, _: StepPlan) -> Result<Ticket, backend::Error> {
+            Err(backend::Error::Device("pulled out".to_owned()))
+        }
+
+        fn wait(&mut self, _: Ticket) -> Result<StepOut, backend::Error> {
+            Err(backend::Error::Plan("nothing was submitted".to_owned()))
+        }
+
+        fn copy_blocks(&mut self, _: &[BlockCopy]) -> Result<(), backend::Error> {
+            Ok(())
+        }
+    }
+
+    #[tokio::test]
+    async fn a_failed_engine_ends_the_process() {
+        let tokenizer = Arc::new(Tokenizer::builtin("cl100k_base").expect("it is built in"));
+        let handle = ::engine::spawn(Box::new(Gone::new()), Box::new(tokenizer.clone()), "gone", Config::default());
+        let handle = handle.expect("a thread");
+        let server = Arc::new(Server::new(Options::new("gone")));
+        server.install(Model { handle: handle.clone(), tokenizer, template: None });
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let serving = tokio::spawn({
+            let server = server.clone();
+            async move { server.serve(Listener::Tcp(listener)).await }
+        });
+        let answer = handle.submit(Request::greedy(vec![1], 4)).expect("taken");
+        let end = until_end(&server, serving, std::future::pending());
+        let end = tokio::time::timeout(Duration::from_secs(10), end).await.expect("it ends");
+        assert!(end.is_err_and(|error| error.to_string().contains("failed")));
+        drop(answer);
+    }
 }

@@ -1,4 +1,4 @@
-//! Keeps an engine process running below `penstock up`: starts it, restarts it when it dies, stops it.
+//! Keeps an engine process running below `penstock up`: starts it, restarts it when it dies or hangs, stops it.
 //! Each is watched by a thread of its own, because a child's parent-death signal is tied to the thread that made it.
 
 mod health;
@@ -9,6 +9,7 @@ use std::{
     process::{Child, Command, ExitStatus, Stdio},
     sync::{
         Arc, Mutex, PoisonError,
+        atomic::{AtomicBool, Ordering},
         mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel},
     },
     thread::{self, JoinHandle},
@@ -18,6 +19,7 @@ use std::{
 use anyhow::Context;
 
 use crate::{environment, listen::Address, process};
+use health::Health;
 
 /// The gateway comes first when both want the processor.
 const NICENESS: i32 = 5;
@@ -30,7 +32,10 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 const WELL_AFTER: Duration = Duration::from_secs(60);
 /// Mapping a large model from a cold disk takes minutes.
 const START_TIMEOUT: Duration = Duration::from_secs(600);
-const HEALTH_POLL: Duration = Duration::from_millis(20);
+const START_POLL: Duration = Duration::from_millis(20);
+const HEALTH_PAUSE: Duration = Duration::from_secs(2);
+/// An engine that is stuck for this long is killed. Long, because a busy machine is no reason to.
+const HUNG_AFTER: Duration = Duration::from_secs(30);
 
 /// How to run one engine.
 #[derive(Clone, Debug)]
@@ -45,6 +50,7 @@ pub struct Engine {
 pub struct Supervised {
     engine: Engine,
     deaths: Arc<Mutex<Option<String>>>,
+    hung: Arc<AtomicBool>,
     stop: Option<SyncSender<()>>,
     thread: Option<JoinHandle<()>>,
 }
@@ -53,26 +59,44 @@ impl Supervised {
     pub fn start(engine: Engine) -> anyhow::Result<Self> {
         let (stop, stopped) = sync_channel(1);
         let deaths = Arc::new(Mutex::new(None));
-        let watch = Watch { engine: engine.clone(), stopped, deaths: deaths.clone() };
+        let hung = Arc::new(AtomicBool::new(false));
+        let watch = Watch { engine: engine.clone(), stopped, deaths: deaths.clone(), hung: hung.clone() };
         let thread = thread::Builder::new()
             .name(format!("watch-{}", engine.name))
             .spawn(move || watch.run())
             .context("cannot start a thread")?;
-        Ok(Self { engine, deaths, stop: Some(stop), thread: Some(thread) })
+        Ok(Self { engine, deaths, hung, stop: Some(stop), thread: Some(thread) })
     }
 
     /// Waits until the engine answers. An engine that dies before it ever answered would die again.
     pub async fn ready(&self) -> anyhow::Result<()> {
         let deadline = Instant::now() + START_TIMEOUT;
         let name = &self.engine.name;
-        while !health::answers(&self.engine.listen).await {
+        while health::check(&self.engine.listen).await != Health::Well {
             if let Some(cause) = self.deaths.lock().unwrap_or_else(PoisonError::into_inner).as_deref() {
                 anyhow::bail!("the engine for {name} did not start: {cause}; what it said stands above");
             }
             anyhow::ensure!(Instant::now() < deadline, "the engine for {name} is not ready after {START_TIMEOUT:?}");
-            tokio::time::sleep(HEALTH_POLL).await;
+            tokio::time::sleep(START_POLL).await;
         }
         Ok(())
+    }
+
+    /// From now until the runtime ends, an engine that hangs is killed, and so started again.
+    pub fn guard(&self) {
+        let (listen, hung) = (self.engine.listen.clone(), self.hung.clone());
+        tokio::spawn(async move {
+            let mut stuck_since = None;
+            loop {
+                tokio::time::sleep(HEALTH_PAUSE).await;
+                if health::check(&listen).await != Health::Stuck {
+                    stuck_since = None;
+                } else if stuck_since.get_or_insert_with(Instant::now).elapsed() >= HUNG_AFTER {
+                    hung.store(true, Ordering::Relaxed);
+                    stuck_since = None;
+                }
+            }
+        });
     }
 }
 
@@ -93,6 +117,8 @@ struct Watch {
     stopped: Receiver<()>,
     /// Why the engine ended last.
     deaths: Arc<Mutex<Option<String>>>,
+    /// The process is alive and does nothing.
+    hung: Arc<AtomicBool>,
 }
 
 impl Watch {
@@ -120,9 +146,15 @@ impl Watch {
     /// One process from start to end; `None` when it was stopped by us.
     fn life(&self) -> anyhow::Result<Option<ExitStatus>> {
         let mut child = self.spawn()?;
+        // What was said of the process before does not concern this one.
+        self.hung.store(false, Ordering::Relaxed);
         loop {
             if let Some(status) = child.try_wait().context("cannot watch the engine")? {
                 return Ok(Some(status));
+            }
+            if self.hung.load(Ordering::Relaxed) {
+                kill(&mut child).context("cannot kill the engine, which hangs")?;
+                anyhow::bail!("it hung for {HUNG_AFTER:?} and was killed");
             }
             if self.stopped_within(POLL) {
                 end(&mut child).context("cannot stop the engine")?;
@@ -157,11 +189,15 @@ fn end(child: &mut Child) -> io::Result<()> {
     let deadline = Instant::now() + STOP_TIMEOUT;
     while child.try_wait()?.is_none() {
         if Instant::now() > deadline {
-            child.kill()?;
-            child.wait()?;
-            return Ok(());
+            return kill(child);
         }
         thread::sleep(POLL);
     }
+    Ok(())
+}
+
+fn kill(child: &mut Child) -> io::Result<()> {
+    child.kill()?;
+    child.wait()?;
     Ok(())
 }

@@ -3,6 +3,7 @@
 
 mod banner;
 mod defaults;
+mod sockets;
 
 use std::{
     net::SocketAddr,
@@ -26,6 +27,7 @@ use crate::{
 };
 use banner::Banner;
 use defaults::{Local, Setup};
+use sockets::Sockets;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -56,16 +58,16 @@ pub fn run(args: Args) -> anyhow::Result<()> {
     process::raise_open_files().context("cannot raise the limit of open files")?;
     let runtime = runtime::start()?;
 
-    // The ports first: what cannot work should fail before a download.
+    let names = names(&args.models)?;
+    // What cannot work should fail before a download: names, then ports.
     let setup = Setup::new(file, args.listen, args.admin);
+    setup.refuse_taken(&names)?;
     let cure = "choose another port with --listen (the API) or --admin (metrics)";
     let listeners = runtime.block_on(Listeners::bind(setup.listen(), setup.admin(), cure))?;
 
-    let sockets = tempfile::Builder::new()
-        .prefix("penstock-")
-        .tempdir_in(environment::runtime_dir())
-        .context("cannot make a folder for the engines' sockets")?;
-    let locals = locals(&args.models, sockets.path())?;
+    let sockets =
+        Sockets::make(&environment::runtime_dir()).context("cannot make a folder for the engines' sockets")?;
+    let locals = locals(&names, sockets.path())?;
     let engines = start_engines(&locals)?;
     let (config, demo_key) = setup.config(&locals)?;
     let served = runtime.block_on(serve(config, demo_key, &locals, &engines, listeners));
@@ -75,17 +77,25 @@ pub fn run(args: Args) -> anyhow::Result<()> {
     served
 }
 
-/// The models asked for, each once, fetched if absent.
-fn locals(names: &[String], sockets: &Path) -> anyhow::Result<Vec<Local>> {
-    let mut locals: Vec<Local> = Vec::new();
-    for name in names.iter().map(|name| name.trim()).filter(|name| !name.is_empty()) {
-        if locals.iter().all(|local| local.name != name) {
-            let model = model::ensure(name)?;
-            locals.push(Local::new(name, model.path, sockets.join(format!("{}.sock", locals.len())))?);
+/// The models asked for, each once.
+fn names(models: &[String]) -> anyhow::Result<Vec<&str>> {
+    let mut names: Vec<&str> = Vec::new();
+    for name in models.iter().map(|name| name.trim()).filter(|name| !name.is_empty()) {
+        if !names.contains(&name) {
+            names.push(name);
         }
     }
-    anyhow::ensure!(!locals.is_empty(), "--models names no model");
-    Ok(locals)
+    anyhow::ensure!(!names.is_empty(), "--models names no model");
+    Ok(names)
+}
+
+/// Fetched if absent.
+fn locals(names: &[&str], sockets: &Path) -> anyhow::Result<Vec<Local>> {
+    let local = |(index, name): (usize, &&str)| {
+        let model = model::ensure(name)?;
+        Local::new(name, model.path, sockets.join(format!("{index}.sock")))
+    };
+    names.iter().enumerate().map(local).collect()
 }
 
 /// The engines share the cores: together they have as many threads as there are.
@@ -119,6 +129,7 @@ async fn serve(
         ready = ready => ready?,
         () = &mut shutdown => return Ok(()),
     };
+    engines.iter().for_each(Supervised::guard);
     let banner = Banner { listen: listeners.api_address()?, admin: listeners.admin_address()?, key: demo_key, locals };
     output::line(&banner.to_string())?;
     gateway::serve(proxy, listeners, shutdown).await

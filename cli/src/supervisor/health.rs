@@ -15,9 +15,21 @@ use crate::listen::Address;
 
 const TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Any failure means "not yet".
-pub async fn answers(address: &Address) -> bool {
-    matches!(tokio::time::timeout(TIMEOUT, status(address)).await, Ok(Ok(StatusCode::OK)))
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Health {
+    Well,
+    /// It loads, ends or is not there: what becomes of its process decides.
+    NotReady,
+    /// It does not answer although it listens, or says that its work makes no progress.
+    Stuck,
+}
+
+pub async fn check(address: &Address) -> Health {
+    match tokio::time::timeout(TIMEOUT, status(address)).await {
+        Ok(Ok(StatusCode::OK)) => Health::Well,
+        Ok(Ok(StatusCode::GATEWAY_TIMEOUT)) | Err(_) => Health::Stuck,
+        Ok(_) => Health::NotReady,
+    }
 }
 
 async fn status(address: &Address) -> anyhow::Result<StatusCode> {

@@ -56,6 +56,21 @@ impl Setup {
         self.admin.or(self.file.as_ref().map(|file| file.admin)).unwrap_or(ADMIN)
     }
 
+    /// Two models of one name would take each other's calls, so the names of local models must be new to the file.
+    pub fn refuse_taken(&self, names: &[&str]) -> anyhow::Result<()> {
+        for model in self.file.iter().flat_map(|file| &file.models) {
+            let mut given = std::iter::once(&model.name).chain(&model.aliases);
+            if let Some(taken) = given.find(|name| names.contains(&name.as_str())) {
+                anyhow::bail!(
+                    "`{taken}` is a local model (--models) and also a name or alias of model `{}` in the configuration \
+                     file: rename it there, or serve other models with --models",
+                    model.name
+                );
+            }
+        }
+        Ok(())
+    }
+
     /// The configuration to run, and the demo key if there is one: a file with keys of its own gets none.
     pub fn config(self, locals: &[Local]) -> anyhow::Result<(Config, Option<String>)> {
         let data_dir = match &self.file {
@@ -69,8 +84,7 @@ impl Setup {
         let Some(file) = self.file else { return Ok((Config { listen, admin, ..built_in }, Some(key))) };
 
         let mut config = Config { listen, admin, ..file };
-        let added = built_in.models.into_iter().filter(|local| config.models.iter().all(|m| m.name != local.name));
-        config.models.extend(added.collect::<Vec<_>>());
+        config.models.extend(built_in.models);
         if !config.keys.is_empty() {
             return Ok((config, None));
         }

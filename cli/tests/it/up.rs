@@ -150,6 +150,33 @@ fn a_killed_engine_is_started_again() {
 }
 
 #[test]
+fn a_hung_engine_is_killed_and_started_again() {
+    let penstock = Penstock::new();
+    let up = Up::start(&penstock);
+    let hung = up.engine();
+    signal("-STOP", hung);
+    // It is alive, so only its silence tells.
+    let another = || children(up.child.id()).first().is_some_and(|engine| *engine != hung);
+    until(Duration::from_secs(90), "another engine", another);
+    until(START, "the engine to be back", || up.answers());
+}
+
+#[test]
+fn a_name_of_the_file_is_no_name_of_a_local_model() {
+    let penstock = Penstock::new();
+    for model in ["name: smollm2, ", "name: gpt, aliases: [smollm2], "] {
+        let file = format!(
+            "models:\n  - {{ {model}tokenizer: o200k_base, default_max_tokens: 100, \
+             upstreams: [ {{ name: a, url: 'http://127.0.0.1:9/v1' }} ] }}\nkeys: [ {{ secret: sk-1, org: acme }} ]\n"
+        );
+        let file = penstock.file("gateway.yaml", file.as_bytes());
+        let args = ["up", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--config"];
+        let args = args.into_iter().chain(file.to_str());
+        penstock.run(args).failed(1, &["`smollm2`", "configuration file", "--models"]);
+    }
+}
+
+#[test]
 fn a_taken_port_names_the_flag() {
     let penstock = Penstock::new();
     let taken = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
