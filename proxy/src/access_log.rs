@@ -20,6 +20,8 @@ use crate::{config, events::Events};
 const QUEUE: usize = 16 << 10;
 /// The writer looks this often: waking it for each line would cost more than the line.
 const PAUSE: Duration = Duration::from_millis(50);
+/// Lines are written in pieces of about this size, and no more memory than that is kept.
+const BATCH: usize = 1 << 20;
 
 pub struct AccessLog {
     queue: Option<SyncSender<Box<Entry>>>,
@@ -60,13 +62,7 @@ fn write(lines: &Receiver<Box<Entry>>, mut sink: Box<dyn Write + Send>) {
     let mut batch = Vec::with_capacity(64 << 10);
     let mut broken = false;
     loop {
-        let open = loop {
-            match lines.try_recv() {
-                Ok(entry) => line(&entry, &mut batch),
-                Err(TryRecvError::Empty) => break true,
-                Err(TryRecvError::Disconnected) => break false,
-            }
-        };
+        let state = fill(lines, &mut batch);
         let written = if batch.is_empty() { Ok(()) } else { sink.write_all(&batch).and_then(|()| sink.flush()) };
         if let Err(error) = &written
             && !broken
@@ -75,11 +71,33 @@ fn write(lines: &Receiver<Box<Entry>>, mut sink: Box<dyn Write + Send>) {
         }
         broken = written.is_err();
         batch.clear();
-        if !open {
-            return;
+        batch.shrink_to(BATCH);
+        match state {
+            Queue::Drained => std::thread::sleep(PAUSE),
+            Queue::More => {}
+            Queue::Closed => return,
         }
-        std::thread::sleep(PAUSE);
     }
+}
+
+/// How the queue was left.
+#[derive(Debug, PartialEq, Eq)]
+enum Queue {
+    Drained,
+    More,
+    Closed,
+}
+
+/// Takes lines until there are none or the batch is full.
+fn fill(lines: &Receiver<Box<Entry>>, batch: &mut Vec<u8>) -> Queue {
+    while batch.len() < BATCH {
+        match lines.try_recv() {
+            Ok(entry) => line(&entry, batch),
+            Err(TryRecvError::Empty) => return Queue::Drained,
+            Err(TryRecvError::Disconnected) => return Queue::Closed,
+        }
+    }
+    Queue::More
 }
 
 fn line(entry: &Entry, batch: &mut Vec<u8>) {

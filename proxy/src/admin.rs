@@ -14,6 +14,7 @@ use crate::Proxy;
 /// A scrape or a probe takes no longer; more of them at once are not served.
 const LONGEST: Duration = Duration::from_secs(30);
 const CONNECTIONS: usize = 64;
+const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
 /// Serves until `shutdown`.
 pub async fn serve(proxy: Arc<Proxy>, listener: TcpListener, shutdown: impl Future<Output = ()>) {
@@ -24,7 +25,16 @@ pub async fn serve(proxy: Arc<Proxy>, listener: TcpListener, shutdown: impl Futu
             accepted = listener.accept() => accepted,
             () = &mut shutdown => return,
         };
-        let (Ok((socket, _)), Ok(slot)) = (accepted, slots.clone().try_acquire_owned()) else { continue };
+        let socket = match accepted {
+            Ok((socket, _)) => socket,
+            Err(error) => {
+                tracing::warn!(%error, "an admin connection could not be accepted");
+                // Out of descriptors, most likely: they come back as connections end.
+                tokio::time::sleep(ACCEPT_PAUSE).await;
+                continue;
+            }
+        };
+        let Ok(slot) = slots.clone().try_acquire_owned() else { continue };
         let proxy = proxy.clone();
         tokio::spawn(async move {
             let _slot = slot;

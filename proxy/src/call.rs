@@ -50,6 +50,11 @@ impl Call {
         fields::parse(endpoint, deployment, body)
     }
 
+    /// The client's own `cache_salt`, as it spelled it.
+    pub fn cache_salt(&self) -> &[u8] {
+        self.shape.cache_salt.as_ref().map_or(b"", |range| self.text(range))
+    }
+
     /// The text of a field, by its place in the body.
     pub fn text(&self, range: &Range<usize>) -> &[u8] {
         &self.body[range.clone()]

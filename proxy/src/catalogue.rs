@@ -50,6 +50,8 @@ pub struct Upstream {
     pub host: HeaderValue,
     pub authorization: Option<HeaderValue>,
     pub header: HeaderValue,
+    /// The bundled engine: it alone is reached over a Unix socket.
+    pub is_engine: bool,
     /// Bytes read from it.
     pub received: IntCounter,
     chat: Uri,
@@ -128,6 +130,7 @@ impl Upstream {
             host: header_of(config.url.host()),
             authorization,
             header: header_of(&config.name),
+            is_engine: config.url.transport == config::Transport::Unix,
             received: events.received_bytes(model, &config.name),
             chat: config.url.join(Endpoint::ChatCompletions.path()),
             completions: config.url.join(Endpoint::Completions.path()),

@@ -2,7 +2,7 @@
 //! the call ends, exactly one of the methods that take `self`, or the drop, settles it.
 
 use std::{
-    sync::Arc,
+    sync::{Arc, OnceLock},
     time::{Duration, Instant},
 };
 
@@ -30,9 +30,26 @@ pub struct Charge {
     books: Books,
     arrival: Arrival,
     upstream: Option<Arc<Upstream>>,
-    sent: Option<Instant>,
+    /// When the first attempt began: up to then the time was ours.
+    dispatched: Option<Instant>,
+    /// Of the attempt that runs.
+    written: Written,
     first: Option<Instant>,
     last: Option<Instant>,
+}
+
+/// When the request of one attempt began to leave for its upstream, if it did: what was never asked costs nothing.
+#[derive(Clone, Debug, Default)]
+pub struct Written(Arc<OnceLock<Instant>>);
+
+impl Written {
+    pub fn now(&self) {
+        self.0.get_or_init(Instant::now);
+    }
+
+    fn at(&self) -> Option<Instant> {
+        self.0.get().copied()
+    }
 }
 
 struct Open {
@@ -55,7 +72,8 @@ impl Charge {
         books: Books,
     ) -> Self {
         let open = Some(Open { reservation, entry });
-        Self { open, model, books, arrival, upstream: None, sent: None, first: None, last: None }
+        let written = Written::default();
+        Self { open, model, books, arrival, upstream: None, dispatched: None, written, first: None, last: None }
     }
 
     pub fn is_open(&self) -> bool {
@@ -70,16 +88,19 @@ impl Charge {
         self.open.as_ref().map(|open| *open.reservation.rate()).unwrap_or_default()
     }
 
-    /// The call is about to leave for `upstream`.
-    pub fn dispatched(&mut self, upstream: &Arc<Upstream>) {
+    /// The call is about to leave for `upstream`. The attempt's request says in what is returned when it does leave.
+    pub fn dispatched(&mut self, upstream: &Arc<Upstream>) -> Written {
         self.upstream = Some(upstream.clone());
-        let Some(open) = &mut self.open else { return };
-        if self.sent.is_none() {
+        self.written = Written::default();
+        if let Some(open) = &mut self.open
+            && self.dispatched.is_none()
+        {
             let now = Instant::now();
-            self.sent = Some(now);
+            self.dispatched = Some(now);
             self.model.events.dispatched(now - self.arrival.at);
             open.reservation.dispatched();
         }
+        self.written.clone()
     }
 
     /// Bytes came from the upstream; `output_tokens` so far, as well as is known without work.
@@ -91,6 +112,11 @@ impl Charge {
         }
     }
 
+    /// No byte of the answer has come.
+    pub fn saw_nothing(&self) -> bool {
+        self.first.is_none()
+    }
+
     /// What the prompt was counted at.
     pub fn prompt(&self) -> u64 {
         self.open.as_ref().map_or(0, |open| open.reservation.demand().input)
@@ -99,15 +125,22 @@ impl Charge {
     /// Output that may have been produced without being seen.
     fn unseen(&self) -> u64 {
         let held = self.open.as_ref().map_or(0, |open| open.reservation.demand().output);
-        self.sent.map_or(0, |sent| self.model.pace.unseen(sent.elapsed(), held))
+        self.written.at().map_or(0, |sent| self.model.pace.unseen(sent.elapsed(), held))
     }
 
     /// The answer is complete.
     pub fn finished(&mut self, status: u16, metered: Metered) {
-        if let (Some(first), Some(last), Some(sent)) = (self.first, self.last, self.sent) {
-            self.model.pace.learn(first - sent, last - sent, metered.usage().completion);
-        }
+        self.teach(metered.usage().completion);
         self.end(status, Outcome::Finished, self.used(metered));
+    }
+
+    /// Only a stream shows when its first token came: bytes that all came at once are a whole answer.
+    fn teach(&self, tokens: u64) {
+        let Some(sent) = self.written.at() else { return };
+        match self.first.zip(self.last) {
+            Some((first, last)) if last > first => self.model.pace.learn(first - sent, last - sent, tokens),
+            _ => self.model.pace.learn_whole(sent.elapsed(), tokens),
+        }
     }
 
     /// The upstream refused the call itself, as the caller's mistake: the tokens come back, the call counts.
@@ -120,10 +153,9 @@ impl Charge {
         self.end(status, Outcome::UpstreamFailed, quota::Outcome::Refund);
     }
 
-    /// The whole request went out and the answer did not come in time: it was probably being written.
+    /// The request went out and the answer did not come in time: it was probably being written.
     pub fn timed_out(&mut self, status: u16) {
-        let blind = self.blind();
-        self.end(status, Outcome::UpstreamFailed, self.used(blind));
+        self.end(status, Outcome::UpstreamFailed, self.unseen_used());
     }
 
     /// The upstream stopped in the middle of a stream.
@@ -136,8 +168,17 @@ impl Charge {
         self.end(200, Outcome::ClientDisconnected, self.used(metered));
     }
 
-    fn blind(&self) -> Metered {
-        Metered::Estimated(Usage { prompt: self.prompt(), completion: self.unseen(), cached: 0 })
+    /// The client left a stream that had not begun.
+    pub fn client_left_unseen(&mut self) {
+        self.end(200, Outcome::ClientDisconnected, self.unseen_used());
+    }
+
+    /// What a request that left is charged when nothing of its answer was seen. One that never left costs nothing.
+    fn unseen_used(&self) -> quota::Outcome {
+        if self.written.at().is_none() {
+            return quota::Outcome::Refund;
+        }
+        self.used(Metered::Estimated(Usage { prompt: self.prompt(), completion: self.unseen(), cached: 0 }))
     }
 
     fn used(&self, metered: Metered) -> quota::Outcome {
@@ -166,7 +207,7 @@ impl Charge {
             entry.decision = Decision { outcome, level: None, limit: None, route: None };
             entry.usage = metered.map(|metered| metered.usage());
             entry.estimated = metered.is_some_and(|metered| metered.is_estimated());
-            entry.timing = spelled(&timing, self.sent.map(|sent| sent - self.arrival.at));
+            entry.timing = spelled(&timing, self.dispatched.map(|at| at - self.arrival.at));
             self.books.log.send(entry);
         }
     }
@@ -178,12 +219,13 @@ impl Charge {
         slo::Timing { ttft, tpot, e2e: self.arrival.at.elapsed() }
     }
 
-    /// Failures miss the objective; a client that left and a call that was refused say nothing about it.
+    /// Failures miss the objective; a client that left, a call that was refused and an answer that came whole, whose
+    /// first token nobody saw, say nothing about it.
     fn judge(&self, outcome: Outcome, timing: &slo::Timing) {
         let met = match outcome {
             Outcome::Finished => {
                 self.model.events.finished(timing);
-                self.model.slo.map(|slo| slo.met(timing))
+                self.model.slo.filter(|_| timing.ttft.is_some()).map(|slo| slo.met(timing))
             }
             Outcome::UpstreamFailed | Outcome::UpstreamDied => self.model.slo.map(|_| false),
             _ => None,
@@ -210,7 +252,6 @@ impl Drop for Charge {
         if self.open.is_none() {
             return;
         }
-        let settle = if self.sent.is_some() { self.used(self.blind()) } else { quota::Outcome::Refund };
-        self.end(CLIENT_CLOSED, Outcome::ClientDisconnected, settle);
+        self.end(CLIENT_CLOSED, Outcome::ClientDisconnected, self.unseen_used());
     }
 }

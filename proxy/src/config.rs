@@ -39,7 +39,7 @@ pub struct Config {
     pub warnings: Vec<Problem>,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq)]
 pub enum StoreUrl {
     Memory,
     Redis(String),
@@ -52,6 +52,12 @@ impl fmt::Display for StoreUrl {
         let (scheme, rest) = url.split_once("://").unwrap_or(("redis", url));
         let host = rest.rsplit_once('@').map_or(rest, |(_login, host)| host);
         write!(f, "{scheme}://{host}")
+    }
+}
+
+impl fmt::Debug for StoreUrl {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
     }
 }
 
@@ -110,7 +116,7 @@ pub enum TokenizerSource {
     File(PathBuf),
 }
 
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Upstream {
     pub name: String,
     pub url: UpstreamUrl,
@@ -118,6 +124,13 @@ pub struct Upstream {
     pub weight: u32,
     /// What this upstream calls the model, if not by our name.
     pub model: Option<String>,
+}
+
+/// Without the key.
+impl fmt::Debug for Upstream {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Upstream").field("name", &self.name).field("url", &self.url).finish_non_exhaustive()
+    }
 }
 
 #[derive(Clone)]

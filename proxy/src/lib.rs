@@ -7,6 +7,7 @@ pub mod quota;
 
 mod access_log;
 mod body;
+mod cache_salt;
 mod call;
 mod catalogue;
 mod charge;
@@ -16,6 +17,7 @@ mod events;
 mod in_flight;
 mod journal;
 mod pace;
+mod passing;
 mod paths;
 mod pipeline;
 mod relay;

@@ -33,6 +33,15 @@ impl Pace {
         }
     }
 
+    /// A finished call that came whole after `e2e`. When its first token was written nobody saw, so it teaches the
+    /// rate alone, and only where the wait for the first token is the smaller part.
+    pub fn learn_whole(&self, e2e: Duration, tokens: u64) {
+        let (ttft, e2e) = (f32::from_bits(self.ttft.load(Relaxed)), e2e.as_secs_f32());
+        if tokens > 1 && e2e > 2.0 * ttft {
+            blend(&self.rate, tokens as f32 / (e2e - ttft));
+        }
+    }
+
     /// Output tokens that a call may have produced unseen, `elapsed` after it was sent.
     pub fn unseen(&self, elapsed: Duration, held: u64) -> u64 {
         let (ttft, rate) = (f32::from_bits(self.ttft.load(Relaxed)), f32::from_bits(self.rate.load(Relaxed)));
@@ -65,5 +74,13 @@ mod tests {
         (0..200).for_each(|_| pace.learn(Duration::from_secs(1), Duration::from_secs(3), 21));
         let unseen = pace.unseen(Duration::from_secs(2), 1000);
         assert!((10..=11).contains(&unseen), "{unseen}");
+    }
+
+    #[test]
+    fn a_whole_answer_teaches_the_rate_and_never_the_wait() {
+        let pace = Pace::default();
+        (0..200).for_each(|_| pace.learn_whole(Duration::from_secs(20), 1950));
+        let unseen = pace.unseen(Duration::from_secs(15), 10_000);
+        assert!((1440..=1460).contains(&unseen), "{unseen}");
     }
 }

@@ -34,7 +34,7 @@ impl Proxy {
         let proxy = self.clone();
         ServiceBuilder::new()
             .layer(Trace) // id and span, so that everything below logs with them
-            .layer(Errors) // the only place where an error becomes an answer
+            .layer(Errors::new(self.events.clone())) // the only place where an error becomes an answer
             .layer(self.in_flight.clone()) // sheds at once; the slot lasts to the body's end
             .service_fn(move |request| proxy.clone().answer(request))
     }
@@ -57,10 +57,13 @@ impl Proxy {
                 let mut entry = Some(journal::entry(&parts, &tenant, endpoint));
                 let incoming = IncomingCall { parts: &parts, body, endpoint, deployment };
                 let called = self.call(incoming, &tenant, &mut entry).await;
-                called.inspect_err(|error| self.unanswered(entry, error, &parts))
+                return called.map_err(|error| {
+                    self.unanswered(entry, &error, &parts);
+                    Failed { error, rate: tenant.last_rate(), counted: true }
+                });
             }
         };
-        answered.map_err(|error| Failed { error, rate: tenant.last_rate() })
+        answered.map_err(|error| Failed { error, rate: tenant.last_rate(), counted: false })
     }
 
     async fn call(
@@ -82,17 +85,18 @@ impl Proxy {
         tenant.remember_rate(&reserved);
         let reservation = reserved.map_err(Error::Refused)?;
         let charge = Charge::new(reservation, name.model.clone(), entry.take(), arrival(parts), self.books());
-        Ok(self.upstreams.dispatch(&call, &parts.headers, charge).await?) // no retry after the first byte
+        Ok(self.upstreams.dispatch(&call, &parts.headers, tenant, charge).await?) // no retry after the first byte
     }
 
     /// A small answer of our own. It asks no store, so its rates are those last seen.
     fn listed(&self, tenant: &Tenant, body: &impl serde::Serialize) -> Response<Body> {
+        self.events.answered(None, StatusCode::OK.as_u16());
         let mut answer = json(StatusCode::OK, journal::to_json(body));
         stamp_rate(answer.headers_mut(), &tenant.last_rate());
         answer
     }
 
-    /// Counts and logs a call that was never charged; one that was has its line already.
+    /// Counts and logs a call that was never charged; one that was has its line and its count already.
     fn unanswered(&self, entry: Option<Box<Entry>>, error: &Error, parts: &request::Parts) {
         let Some(mut entry) = entry else { return };
         let status = Failed::status_of(error).as_u16();

@@ -6,10 +6,8 @@ mod meter;
 mod stream;
 mod usage;
 
-use std::time::Instant;
-
 use bytes::Bytes;
-use http::{HeaderName, HeaderValue, Response, header, response};
+use http::{HeaderValue, Response, header, response};
 use wire::{Metered, Usage};
 
 pub use self::stream::Relay;
@@ -18,6 +16,7 @@ use crate::{
     call::Call,
     charge::Charge,
     config::Limits,
+    passing,
     respond::{names, stamp_rate},
     upstreams::Stream,
 };
@@ -25,7 +24,6 @@ use crate::{
 /// The answer of a call that was read whole.
 pub fn whole(head: response::Parts, body: Bytes, mut charge: Charge) -> Response<Body> {
     let status = head.status.as_u16();
-    charge.streamed(Instant::now(), 0);
     let mut answer = start(head, Body::whole(body.clone()), &charge);
     if answer.status().is_success() {
         let metered = whole_usage(&body, &charge);
@@ -67,45 +65,11 @@ fn start(head: response::Parts, body: Body, charge: &Charge) -> Response<Body> {
     *answer.status_mut() = head.status;
     let headers = answer.headers_mut();
     *headers = head.headers;
-    let stays: Vec<HeaderName> = headers.keys().filter(|name| stays(name)).cloned().collect();
-    for name in stays {
-        headers.remove(name);
-    }
+    passing::from_upstream(headers);
     headers.insert(names::MODEL, charge.model.header.clone());
     if let Some(upstream) = charge.upstream() {
         headers.insert(names::UPSTREAM, upstream.header.clone());
     }
     stamp_rate(headers, &charge.rate());
     answer
-}
-
-fn stays(name: &HeaderName) -> bool {
-    const STAYS: [&str; 12] = [
-        "connection",
-        "keep-alive",
-        "proxy-authenticate",
-        "proxy-connection",
-        "te",
-        "trailer",
-        "transfer-encoding",
-        "upgrade",
-        "content-length",
-        "set-cookie",
-        "x-request-id",
-        "date",
-    ];
-    let name = name.as_str();
-    STAYS.contains(&name) || name.starts_with("x-ratelimit-") || name.starts_with("x-penstock-")
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn an_upstreams_own_limits_and_cookies_stay_behind() {
-        let stay = |name: &'static str| stays(&HeaderName::from_static(name));
-        assert!(stay("x-ratelimit-remaining-tokens") && stay("set-cookie") && stay("transfer-encoding"));
-        assert!(!stay("content-type") && !stay("openai-processing-ms"));
-    }
 }

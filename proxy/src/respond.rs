@@ -6,6 +6,7 @@ mod rate;
 
 use std::{
     convert::Infallible,
+    sync::Arc,
     task::{Context, Poll},
     time::Duration,
 };
@@ -21,6 +22,7 @@ use crate::{
     body::Body,
     call::ReadError,
     error::Error,
+    events::Events,
     paths::Miss,
     quota::{RateHeaders, Refusal, Refused, Unit},
     upstreams::Failure,
@@ -31,11 +33,13 @@ use crate::{
 pub struct Failed {
     pub error: Error,
     pub rate: RateHeaders,
+    /// A call that was read as far as its tenant counts its own end, under its model.
+    pub counted: bool,
 }
 
 impl<E: Into<Error>> From<E> for Failed {
     fn from(error: E) -> Self {
-        Self { error: error.into(), rate: RateHeaders::default() }
+        Self { error: error.into(), rate: RateHeaders::default(), counted: false }
     }
 }
 
@@ -177,20 +181,29 @@ pub fn json(status: StatusCode, body: Vec<u8>) -> Response<Body> {
     answer
 }
 
-#[derive(Clone, Copy)]
-pub struct Errors;
+#[derive(Clone)]
+pub struct Errors {
+    events: Arc<Events>,
+}
+
+impl Errors {
+    pub fn new(events: Arc<Events>) -> Self {
+        Self { events }
+    }
+}
 
 impl<S> Layer<S> for Errors {
     type Service = Answered<S>;
 
     fn layer(&self, inner: S) -> Answered<S> {
-        Answered { inner }
+        Answered { inner, events: self.events.clone() }
     }
 }
 
 #[derive(Clone)]
 pub struct Answered<S> {
     inner: S,
+    events: Arc<Events>,
 }
 
 impl<S, B> Service<Request<B>> for Answered<S>
@@ -211,8 +224,15 @@ where
     }
 
     fn call(&mut self, request: Request<B>) -> Self::Future {
-        let answer = self.inner.call(request);
-        Box::pin(async move { Ok(answer.await.unwrap_or_else(|failed| failed.answer())) })
+        let (answer, events) = (self.inner.call(request), self.events.clone());
+        Box::pin(async move {
+            Ok(answer.await.unwrap_or_else(|failed| {
+                if !failed.counted {
+                    events.answered(None, Failed::status_of(&failed.error).as_u16());
+                }
+                failed.answer()
+            }))
+        })
     }
 }
 

@@ -29,6 +29,8 @@ pub struct Tenants {
 
 pub struct Tenant {
     digest: [u8; 32],
+    /// Whose prompts may share a cached prefix: an org, else the key alone.
+    cache_scope: Box<[u8]>,
     pub subject: Subject,
     pub who: Who,
     /// One per name that a client may ask for, resolved on first use.
@@ -42,6 +44,7 @@ impl Tenants {
     pub fn new(keys: &[Key], names: usize) -> Self {
         let tenant = |key: &Key| Tenant {
             digest: key.sha256,
+            cache_scope: key.org.as_ref().map_or(&key.sha256[..], |org| org.as_bytes()).into(),
             subject: Subject { org: key.org.clone(), app: key.app.clone(), user: key.user.clone() },
             who: Who { org: key.org.clone(), app: key.app.clone(), user: key.user.clone(), tier: None },
             chains: (0..names).map(|_| OnceLock::new()).collect(),
@@ -65,6 +68,10 @@ impl Tenants {
 impl Tenant {
     pub fn chain(&self, name: usize, resolve: impl FnOnce(&Subject) -> Arc<Chain>) -> &Arc<Chain> {
         self.chains[name].get_or_init(|| resolve(&self.subject))
+    }
+
+    pub fn cache_scope(&self) -> &[u8] {
+        &self.cache_scope
     }
 
     pub fn last_rate(&self) -> RateHeaders {

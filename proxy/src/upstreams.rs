@@ -4,20 +4,22 @@
 mod attempt;
 mod connector;
 mod order;
+mod outgoing;
 
 use std::{sync::Arc, time::Duration};
 
-use bytes::Bytes;
 use http::{HeaderMap, Response};
-use http_body_util::Full;
 use hyper_util::{
     client::legacy::Client,
     rt::{TokioExecutor, TokioTimer},
 };
 
 pub use self::attempt::Stream;
-use self::{attempt::Answer, connector::Connector};
-use crate::{body::Body, call::Call, charge::Charge, config::Limits, events::Events, relay, respond::Failed};
+use self::{attempt::Answer, connector::Connector, outgoing::Outgoing};
+use crate::{
+    body::Body, cache_salt::CacheSalts, call::Call, charge::Charge, config::Limits, events::Events, relay,
+    respond::Failed, tenants::Tenant,
+};
 
 /// Servers close idle connections after 5 s (uvicorn) to 75 s (nginx): closing first avoids the race.
 const IDLE_CONNECTION: Duration = Duration::from_secs(30);
@@ -46,7 +48,8 @@ pub enum Failure {
 }
 
 pub struct Upstreams {
-    client: Client<Connector, Full<Bytes>>,
+    client: Client<Connector, Outgoing>,
+    salts: CacheSalts,
     limits: Limits,
     events: Arc<Events>,
 }
@@ -60,7 +63,7 @@ impl Upstreams {
             .http1_max_buf_size(READ_BUFFER)
             .set_host(false)
             .build(Connector::new(limits.connect_timeout));
-        Self { client, limits, events }
+        Self { client, salts: CacheSalts::random(), limits, events }
     }
 
     /// Asks the upstreams of the call's model, one after the other, until one answers. One lease covers all attempts:
@@ -69,13 +72,16 @@ impl Upstreams {
         &self,
         call: &Call,
         headers: &HeaderMap,
+        tenant: &Tenant,
         mut charge: Charge,
     ) -> Result<Response<Body>, Failure> {
         let model = charge.model.clone();
         let mut last = None;
         for upstream in order::by_weight(&model.upstreams) {
-            charge.dispatched(upstream);
-            let tried = self.attempt(call, headers, upstream).await;
+            let written = charge.dispatched(upstream);
+            let salt = upstream.is_engine.then(|| self.salts.of(tenant.cache_scope(), call.cache_salt()));
+            let body = Outgoing::new(call.forward(&upstream.model, salt.as_deref()), written);
+            let tried = self.attempt(attempt::request(call, headers, upstream, body), upstream).await;
             self.events.attempted(&model.name, &upstream.name, attempt::outcome(&tried));
             match tried {
                 Ok(Answer::Stream(stream)) => return Ok(relay::stream(stream, call, charge, &self.limits)),

@@ -16,6 +16,8 @@ use crate::paths::Endpoint;
 /// Beyond this no model generates, and sums stay far from overflow.
 const MAX_TOKENS: u64 = 10_000_000;
 const MAX_CHOICES: u64 = 128;
+/// A model's name goes into errors and the access log: what is longer is no name.
+const MAX_NAME: usize = 256;
 
 /// The caller's mistake: 400 with the field's name.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -42,6 +44,7 @@ pub struct Shape {
     pub tool_choice: Option<Range<usize>>,
     pub functions: Option<Range<usize>>,
     pub function_call: Option<Range<usize>>,
+    pub cache_salt: Option<Range<usize>>,
 }
 
 /// Raw values of the known keys.
@@ -60,6 +63,7 @@ struct Top<'a> {
     tool_choice: Option<&'a RawValue>,
     functions: Option<&'a RawValue>,
     function_call: Option<&'a RawValue>,
+    cache_salt: Option<&'a RawValue>,
 }
 
 /// All names that a cap goes by; the larger counts when several are given.
@@ -71,6 +75,9 @@ pub(super) fn parse(endpoint: Endpoint, deployment: Option<String>, body: Bytes)
         (Some(model), _) | (None, Some(model)) if !model.is_empty() => model,
         _ => return Err(Invalid::new("model", "you must provide a model, as a text")),
     };
+    if model.len() > MAX_NAME {
+        return Err(Invalid::new("model", format!("the name of a model has at most {MAX_NAME} bytes")));
+    }
     let stream = flag("stream", top.stream)? && endpoint.generates();
     let wants_usage = wants_usage(top.stream_options)?;
     let (prompt, prompts) = prompt(endpoint, &top)?;
@@ -86,6 +93,7 @@ pub(super) fn parse(endpoint: Endpoint, deployment: Option<String>, body: Bytes)
         tool_choice: range(top.tool_choice),
         functions: range(top.functions),
         function_call: range(top.function_call),
+        cache_salt: top.cache_salt.map(|raw| place(&body, raw)),
     };
     let choices = n.max(best_of).saturating_mul(prompts);
     Ok(Call { endpoint, model, stream, wants_usage, cap, choices, shape, body })
@@ -221,6 +229,7 @@ impl<'de> Visitor<'de> for TopVisitor {
                 "tool_choice" => &mut top.tool_choice,
                 "functions" => &mut top.functions,
                 "function_call" => &mut top.function_call,
+                "cache_salt" => &mut top.cache_salt,
                 other => match CAPS.iter().position(|name| *name == other) {
                     Some(index) => &mut top.caps[index],
                     None => {
@@ -278,6 +287,9 @@ mod tests {
         assert_eq!(wrong("{\"model\":\"m\"}"), Some("messages"));
         assert_eq!(wrong("{\"model\":\"m\",\"messages\":{}}"), Some("messages"));
         assert_eq!(wrong("{\"model\":5,\"messages\":[]}"), Some("model"));
+        let name = |bytes: usize| format!("{{\"model\":\"{}\",\"messages\":[]}}", "x".repeat(bytes));
+        assert_eq!(wrong(name(257).leak()), Some("model"));
+        assert!(parse(Endpoint::ChatCompletions, None, Bytes::from(name(256))).is_ok());
         for body in ["", "[]", "{", "\"x\"", "{\"model\":\"m\",\"messages\":[]} x"] {
             assert_eq!(wrong(body), None, "{body}");
         }

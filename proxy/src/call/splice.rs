@@ -36,10 +36,18 @@ impl Splices {
 }
 
 impl Call {
-    /// The body for an upstream that calls the model `model`; usage is asked for in streams.
-    pub fn forward(&self, model: &str) -> Bytes {
+    /// The body for an upstream that calls the model `model`; usage is asked for in streams, and `cache_salt` stands in
+    /// place of the client's own.
+    pub fn forward(&self, model: &str, cache_salt: Option<&str>) -> Bytes {
         let mut splices = Splices::default();
         let open = self.body.iter().position(|byte| *byte == b'{').map_or(0, |at| at + 1);
+        if let Some(salt) = cache_salt {
+            // First: of what is put in at the start, the model comes last and may be the last of the object.
+            match &self.shape.cache_salt {
+                Some(range) => splices.replace(range.clone(), format!("\"{salt}\"")),
+                None => splices.replace(open..open, format!("\"cache_salt\":\"{salt}\",")),
+            }
+        }
         let name = || serde_json::to_vec(model).expect("invariant: a text always serialises");
         match &self.shape.model {
             Some(range) if self.text(range) != name() => splices.replace(range.clone(), name()),
@@ -80,7 +88,7 @@ mod tests {
 
     fn forwarded(body: &'static str, model: &str) -> String {
         let call = Call::parse(Endpoint::ChatCompletions, None, Bytes::from(body)).expect("valid");
-        String::from_utf8(call.forward(model).to_vec()).expect("UTF-8")
+        String::from_utf8(call.forward(model, None).to_vec()).expect("UTF-8")
     }
 
     #[test]
@@ -119,9 +127,23 @@ mod tests {
     }
 
     #[test]
+    fn our_cache_salt_stands_in_place_of_the_clients() {
+        for (body, expect) in [
+            (r#"{"model":"m","messages":[]}"#, r#"{"cache_salt":"s","model":"m","messages":[]}"#),
+            (r#"{"cache_salt":"x","model":"m","messages":[]}"#, r#"{"cache_salt":"s","model":"m","messages":[]}"#),
+            (r#"{"model":"m","messages":[],"cache_salt":null}"#, r#"{"model":"m","messages":[],"cache_salt":"s"}"#),
+        ] {
+            let call = Call::parse(Endpoint::ChatCompletions, None, Bytes::from(body)).expect("valid");
+            assert_eq!(call.forward("m", Some("s")), expect);
+        }
+        let call = Call::parse(Endpoint::Completions, Some("m".into()), Bytes::from("{}")).expect("valid");
+        assert_eq!(call.forward("m", Some("s")), r#"{"cache_salt":"s","model":"m"}"#);
+    }
+
+    #[test]
     fn a_model_named_by_the_path_is_put_in() {
         let body = Bytes::from_static(b"{\"messages\":[]}");
         let call = Call::parse(Endpoint::ChatCompletions, Some("dep".into()), body).expect("valid");
-        assert_eq!(call.forward("dep"), "{\"model\":\"dep\",\"messages\":[]}");
+        assert_eq!(call.forward("dep", None), "{\"model\":\"dep\",\"messages\":[]}");
     }
 }

@@ -1,7 +1,7 @@
 //! Which fields the file has, their defaults and their bounds. Quota rules are in `rules`; their schema twin is
 //! in `schema`, and a test holds the two together.
 
-use std::{collections::HashMap, net::SocketAddr, path::PathBuf, time::Duration};
+use std::{cell::RefCell, collections::HashMap, net::SocketAddr, path::PathBuf, time::Duration};
 
 use sha2::{Digest, Sha256};
 use wire::slo::Slo;
@@ -28,7 +28,7 @@ pub(super) fn file(at: At<'_>) -> Option<Config> {
     let limits = fields.optional("limits", limits).unwrap_or(DEFAULT_LIMITS);
     let access_log = fields.or("access_log", access_log, AccessLog::Stdout);
     let models = fields.required("models", "[{ name: .., upstreams: [..] }]", |at| at.list(model));
-    let keys = fields.required("keys", "[{ secret: .., org: .. }]", |at| at.list(key));
+    let keys = fields.required("keys", "[{ secret: .., org: .. }]", keys);
     fields.not_built("tiers", "remove it: every key has the same tier for now");
     let quotas = fields.optional("quotas", |at| at.list(rules::rule)).unwrap_or_default();
     unique_names(&mut fields);
@@ -72,7 +72,9 @@ fn store(at: At<'_>) -> Option<StoreUrl> {
         Some(("redis+sentinel" | "redis+cluster", _)) => {
             at.problem("Sentinel and Cluster are not built yet", "use one node: redis://host:6379/0")
         }
-        _ => at.problem(format!("unknown store {text:?}"), "write memory, or redis://host:6379/0"),
+        // The rest of an address may hold a password.
+        Some((scheme, _)) => at.problem(format!("unknown store {scheme}://"), "write memory, or redis://host:6379/0"),
+        None => at.problem("the store is neither memory nor an address", "write memory, or redis://host:6379/0"),
     }
 }
 
@@ -218,6 +220,18 @@ fn header_text(at: At<'_>) -> Option<String> {
     Some(text)
 }
 
+/// One secret is one key: of two, the calls of one would be charged to the other.
+fn keys(at: At<'_>) -> Option<Vec<Key>> {
+    let seen = RefCell::new(HashMap::new());
+    at.list(|at| {
+        let key = key(at)?;
+        if let Some(first) = seen.borrow_mut().insert(key.sha256, at.path.to_owned()) {
+            return at.problem(format!("the secret is also that of {first}"), "give each key a secret of its own");
+        }
+        Some(key)
+    })
+}
+
 fn key(at: At<'_>) -> Option<Key> {
     let mut fields = at.fields()?;
     let secret = fields.optional("secret", header_text);
@@ -258,7 +272,7 @@ fn subject(at: At<'_>) -> Option<String> {
     Some(text)
 }
 
-/// Model names, aliases and keys must be told apart.
+/// Model names and aliases must be told apart.
 fn unique_names(fields: &mut Fields<'_>) {
     use super::tree::Value;
     let mut taken: HashMap<String, String> = HashMap::new();

@@ -94,7 +94,8 @@ fn each_mistake_names_place_field_and_cure() {
         ("lease: 60s", "lease: expected a mapping"),
         ("store: redis+cluster://h", "store: Sentinel and Cluster are not built yet"),
         ("store: rediss://h", "store: TLS to the store is not built yet"),
-        ("store: postgres://h", "store: unknown store"),
+        ("store: postgres://h", "store: unknown store postgres://;"),
+        ("store: nowhere", "store: the store is neither memory nor an address"),
         ("store: ${NOWHERE}", "store: the environment variable \"NOWHERE\" is not set"),
         ("tiers: [{ name: premium }]", "p.yaml:3:1: tiers: not built yet"),
         ("cache_scope: org", "cache_scope: unknown key"),
@@ -160,6 +161,14 @@ fn each_mistake_in_a_model_or_key_is_named() {
         ("models: []\nkeys: [{ secret: a, secret_sha256: b }]", "not a SHA-256 digest"),
         ("models: []\nkeys: [{ secret: a, org: a/b }]", "keys[0].org: \"a/b\" cannot be part of a subject path"),
         ("models: []\nkeys: [{ secret: a, tier: premium }]", "keys[0].tier: not built yet"),
+        (
+            "models: []\nkeys:\n  - { secret: k, org: a }\n  - { secret: k, org: b }",
+            "p.yaml:4:5: keys[1]: the secret is also that of keys[0]; give each key a secret of its own",
+        ),
+        (
+            "models: []\nkeys: [{ secret: '', org: a }, { secret: k }, { secret_sha256: '8254c329a92850f6d539dd376f4816ee2764517da5e0235514af433164480d7a' }]",
+            "keys[2]: the secret is also that of keys[1]",
+        ),
         ("keys: []\nmodels: [{ name: m }]", "models[0].upstreams: the field is missing"),
         ("keys: []\nmodels: [{ name: m, upstreams: [] }]", "models[0].upstreams: the list is empty"),
         (
@@ -189,6 +198,17 @@ fn each_mistake_in_a_model_or_key_is_named() {
             found.iter().any(|line| line.contains(expect) || (expect.contains("limits of") && line.contains("limits")));
         assert!(hit, "{text}\n  {found:#?}\n  expect: {expect}");
     }
+}
+
+#[test]
+fn no_message_and_no_debug_shows_a_secret() {
+    let env = HashMap::from([("URL".to_owned(), "valkey://:s3cret@h".to_owned())]);
+    let found = check(&format!("{MODELS}{KEYS}store: ${{URL}}"), "p.yaml", &env).expect_err("not a store");
+    assert!(!format!("{found:?}").contains("s3cret"), "{found:?}");
+    let env = HashMap::from([("URL".to_owned(), "redis://:s3cret@h".to_owned())]);
+    let models = "models: [{ name: m, upstreams: [{ name: a, url: 'http://h/v1', api_key: s3cret }] }]\n";
+    let config = check(&format!("{models}{KEYS}store: ${{URL}}"), "p.yaml", &env).expect("valid");
+    assert!(!format!("{config:?}").contains("s3cret"), "{config:?}");
 }
 
 #[test]

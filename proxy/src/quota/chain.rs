@@ -34,6 +34,21 @@ pub struct ChainLimit {
     pub model_bound: bool,
 }
 
+impl ChainLimit {
+    /// Two limits that count the same thing share one state. Both hold: the smaller burst, refilled at the lower rate.
+    fn tighten(&mut self, other: &Self) {
+        self.limit.amount = self.limit.amount.min(other.limit.amount);
+        if let (Window::Bucket { burst, .. }, Window::Bucket { burst: theirs, .. }) =
+            (&mut self.limit.window, &other.limit.window)
+        {
+            *burst = (*burst).min(*theirs);
+        }
+        self.terms.cap = self.terms.cap.min(other.terms.cap);
+        self.terms.rate = self.terms.rate.min(other.terms.rate);
+        self.model_bound &= other.model_bound;
+    }
+}
+
 #[derive(Clone, Debug)]
 pub struct ChainCeiling {
     pub level: Level,
@@ -110,13 +125,11 @@ impl Chain {
         for limit in &rule.limits {
             let terms = terms(rule, limit);
             let account = self.account(level, path, &terms);
-            // Two rules that count the same thing share one state; the stricter of the two binds.
             let twin = self.limits.iter_mut().find(|known| known.account == account && known.terms.id == terms.id);
             let label = limit.label();
             let entry = ChainLimit { account, terms, limit: limit.clone(), label, model_bound: rule.is_model_bound() };
             match twin {
-                Some(known) if known.limit.amount > limit.amount => *known = entry,
-                Some(_) => {}
+                Some(known) => known.tighten(&entry),
                 None => self.limits.push(entry),
             }
         }
@@ -321,6 +334,27 @@ mod tests {
         let rules = [rule(Level::Org, "acme", &[], minute(9)), rule(Level::Org, "a*", &[], minute(3))];
         let chain = Chain::resolve(&rules, &subject(), &["m"]);
         assert_eq!(chain.limits.iter().map(|l| l.limit.amount).collect::<Vec<_>>(), [3]);
+    }
+
+    #[test]
+    fn of_two_limits_that_differ_in_burst_both_apply_in_any_order() {
+        let bucket = |amount, burst| Limit {
+            unit: Unit::Tokens,
+            amount,
+            window: Window::Bucket { period: Duration::from_secs(60), burst },
+        };
+        for (a, b) in [((60_000, 60_000), (60_000, 1000)), ((60_000, 1000), (50_000, 50_000))] {
+            for (a, b) in [(a, b), (b, a)] {
+                let rules = [
+                    rule(Level::Org, "acme", &[], vec![bucket(a.0, a.1)]),
+                    rule(Level::Org, "a*", &[], vec![bucket(b.0, b.1)]),
+                ];
+                let chain = Chain::resolve(&rules, &subject(), &["m"]);
+                let [limit] = &chain.limits[..] else { panic!("{:?}", chain.limits) };
+                assert_eq!((limit.terms.cap, limit.limit.amount), (1000.0, a.0.min(b.0)));
+                assert_eq!(limit.terms.rate, a.0.min(b.0) as f64 / 60e6);
+            }
+        }
     }
 
     #[test]

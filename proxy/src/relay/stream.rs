@@ -201,7 +201,11 @@ impl Relay {
     /// Tells the client by an error event: a made-up `stop` or `[DONE]` would pass a half answer off as a whole one.
     fn died(&mut self, message: &str, metered: Metered) {
         let finished = self.meter.is_done();
-        self.charge.died(metered);
+        match self.charge.saw_nothing() {
+            // The head was all that came: as if the upstream had failed before it.
+            true => self.charge.failed(200),
+            false => self.charge.died(metered),
+        }
         if !finished && !self.meter.said_error() {
             let body = ErrorBody::new("upstream_error", Some("upstream_died"), None, message);
             self.out.extend_from_slice(&sse::encode(&body.to_json()));
@@ -214,6 +218,9 @@ impl Relay {
             ready!(self.alarm.as_mut().poll(cx));
             let now = Instant::now();
             if now >= self.heard + self.limits.idle_stream_timeout {
+                if self.charge.saw_nothing() {
+                    self.charge.timed_out(200);
+                }
                 self.broke(&format!("silent for {:?}", self.limits.idle_stream_timeout));
                 return Poll::Ready((!self.out.is_empty()).then(|| self.out.split().freeze()));
             }
@@ -232,7 +239,9 @@ impl Relay {
 impl Drop for Relay {
     /// A client that left: the upstream's connection closes with `upstream`, and what it produced is charged.
     fn drop(&mut self) {
-        if self.charge.is_open() {
+        if self.charge.is_open() && self.charge.saw_nothing() {
+            self.charge.client_left_unseen();
+        } else if self.charge.is_open() {
             let metered = self.metered();
             self.charge.client_left(metered);
         }

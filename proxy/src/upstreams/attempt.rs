@@ -3,14 +3,14 @@
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
-use http::{HeaderMap, HeaderName, HeaderValue, Request, StatusCode, header, response};
+use http::{HeaderMap, HeaderValue, Request, StatusCode, header, response};
 use http_body::Body as _;
-use http_body_util::{BodyExt, Full};
+use http_body_util::BodyExt;
 use hyper::body::Incoming;
 use prometheus::IntCounter;
 
-use super::{Failure, Upstreams};
-use crate::{call::Call, catalogue::Upstream, events::AttemptOutcome};
+use super::{Failure, Upstreams, outgoing::Outgoing};
+use crate::{call::Call, catalogue::Upstream, events::AttemptOutcome, passing};
 
 /// The largest answer that is not a stream.
 const LARGEST_ANSWER: usize = 64 << 20;
@@ -46,14 +46,9 @@ pub(super) fn outcome(tried: &Result<Answer, Failure>) -> AttemptOutcome {
 }
 
 impl Upstreams {
-    pub(super) async fn attempt(
-        &self,
-        call: &Call,
-        headers: &HeaderMap,
-        upstream: &Upstream,
-    ) -> Result<Answer, Failure> {
+    pub(super) async fn attempt(&self, request: Request<Outgoing>, upstream: &Upstream) -> Result<Answer, Failure> {
         let name = || upstream.name.clone();
-        let sent = self.client.request(request(call, headers, upstream));
+        let sent = self.client.request(request);
         let waited = self.limits.response_timeout;
         let answer = match tokio::time::timeout(waited, sent).await {
             Err(_) => return Err(Failure::TimedOut { upstream: name(), waited }),
@@ -145,14 +140,14 @@ async fn next_data(body: &mut Incoming) -> Result<Option<Bytes>, hyper::Error> {
     Ok(None)
 }
 
-/// The body with what must change, and the client's headers without those that are between it and us.
-fn request(call: &Call, headers: &HeaderMap, upstream: &Upstream) -> Request<Full<Bytes>> {
-    let mut request = Request::new(Full::new(call.forward(&upstream.model)));
+/// The client's headers without those that are between it and us, and the gateway's own key.
+pub(super) fn request(call: &Call, headers: &HeaderMap, upstream: &Upstream, body: Outgoing) -> Request<Outgoing> {
+    let mut request = Request::new(body);
     *request.method_mut() = http::Method::POST;
     *request.uri_mut() = upstream.uri(call.endpoint).clone();
     let out = request.headers_mut();
     out.reserve(headers.len() + 3);
-    for (name, value) in headers.iter().filter(|(name, _)| travels(name)) {
+    for (name, value) in passing::to_upstream(headers) {
         out.append(name.clone(), value.clone());
     }
     out.insert(header::HOST, upstream.host.clone());
@@ -161,34 +156,6 @@ fn request(call: &Call, headers: &HeaderMap, upstream: &Upstream) -> Request<Ful
         out.insert(header::AUTHORIZATION, authorization.clone());
     }
     request
-}
-
-/// Credentials, framing, and what names this hop stay here. `accept-encoding` too: usage must be readable.
-fn travels(name: &HeaderName) -> bool {
-    const STAYS: [&str; 20] = [
-        "authorization",
-        "api-key",
-        "x-api-key",
-        "cookie",
-        "host",
-        "connection",
-        "keep-alive",
-        "proxy-authorization",
-        "proxy-connection",
-        "te",
-        "trailer",
-        "transfer-encoding",
-        "upgrade",
-        "content-length",
-        "content-type",
-        "content-encoding",
-        "accept-encoding",
-        "expect",
-        "forwarded",
-        "x-request-id",
-    ];
-    let name = name.as_str();
-    !STAYS.contains(&name) && !name.starts_with("x-forwarded-") && !name.starts_with("x-penstock-")
 }
 
 fn is_event_stream(headers: &HeaderMap) -> bool {

@@ -9,3 +9,4 @@ mod ops;
 mod settlement;
 mod streams;
 mod timing;
+mod unseen;

@@ -32,6 +32,12 @@ async fn every_error_has_the_one_shape() {
         ("malformed", post(chats, "{"), 400, "invalid_request"),
         ("messages an object", post(chats, "{\"model\":\"m\",\"messages\":{}}"), 400, "invalid_request"),
         ("no model", post(chats, "{\"messages\":[]}"), 400, "invalid_request"),
+        (
+            "a model without end",
+            post(chats, &format!("{{\"model\":\"{}\",\"messages\":[]}}", "x".repeat(1 << 20))),
+            400,
+            "invalid_request",
+        ),
         ("unknown model", post(chats, "{\"model\":\"gone\",\"messages\":[]}"), 404, "model_not_found"),
         ("unknown path", post("/v1/chat", "{}"), 404, "not_found"),
         ("twice v1", post("/v1/v1/chat/completions", &chat("")), 404, "not_found"),

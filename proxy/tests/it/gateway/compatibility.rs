@@ -19,8 +19,7 @@ async fn ok() -> Upstream {
 async fn unknown_fields_survive_both_ways_also_under_an_alias() {
     let upstream = ok().await;
     let rig = Rig::start(&upstream).await;
-    let rest =
-        ",\"chat_template_kwargs\":{\"enable_thinking\":false},\"top_k\":20,\"extra_body\":{\"google\":{\"x\":1.50}}";
+    let rest = ",\"cache_salt\":\"mine\",\"chat_template_kwargs\":{\"enable_thinking\":false},\"top_k\":20,\"extra_body\":{\"google\":{\"x\":1.50}}";
     let body = chat(rest);
     let answer = rig.chat(&body).await;
     assert_eq!(answer.text(), OK);
@@ -81,6 +80,23 @@ async fn the_scheme_of_the_key_is_free_and_the_upstream_gets_its_own() {
         assert_eq!(asked.headers["authorization"], "Bearer UP");
         assert_eq!(asked.headers["host"], upstream.address.to_string());
     }
+}
+
+#[tokio::test]
+async fn the_account_at_the_provider_is_the_gateways_both_ways() {
+    let theirs =
+        "openai-organization: operator\r\nalt-svc: h3=\":443\"\r\nserver: theirs\r\nopenai-processing-ms: 5\r\n";
+    let upstream = Upstream::start(move |_| upstream::with_headers(200, theirs, OK)).await;
+    let rig = Rig::start(&upstream).await;
+    let mine = [KEY, ("OpenAI-Organization", "org-mine"), ("OpenAI-Project", "proj-mine"), ("X-Mine", "1")];
+    let answer = rig.send(&request("POST", "/v1/chat/completions", &mine, &chat(""))).await;
+    let asked = &upstream.asked()[0].headers;
+    assert!(!asked.contains_key("openai-organization") && !asked.contains_key("openai-project"), "{asked:?}");
+    assert_eq!(asked["x-mine"], "1");
+    for name in ["openai-organization", "alt-svc", "server"] {
+        assert_eq!(answer.header(name), None, "{name}");
+    }
+    assert_eq!(answer.header("openai-processing-ms"), Some("5"));
 }
 
 #[tokio::test]

@@ -8,8 +8,8 @@ use tokio::{
 };
 
 use super::{
-    rig::{Answer, Rig, Settings, chat, request},
-    upstream::{self, DONE, STOP, USAGE, Upstream, stream, text_event},
+    rig::{Answer, KEY, Rig, Settings, chat, request},
+    upstream::{self, DONE, STOP, Step, USAGE, Upstream, chunk, stream, stream_head, text_event},
 };
 
 const OK: &str = "{\"choices\":[],\"usage\":{\"prompt_tokens\":8,\"completion_tokens\":2}}";
@@ -48,8 +48,8 @@ async fn metrics_add_up() {
         "penstock_requests_total{code=\"400\",model=\"none\"} 1",
         "penstock_tokens_total{kind=\"prompt\",model=\"m\"} 17",
         "penstock_tokens_total{kind=\"completion\",model=\"m\"} 5",
-        "penstock_goodput_total{model=\"m\",slo=\"met\"} 2",
-        "penstock_ttft_seconds_count{model=\"m\"} 2",
+        "penstock_goodput_total{model=\"m\",slo=\"met\"} 1",
+        "penstock_ttft_seconds_count{model=\"m\"} 1",
         "penstock_upstream_requests_total{model=\"m\",outcome=\"answered\",upstream=\"a\"} 2",
         "penstock_in_flight 0",
         "penstock_quota_settled_tokens_total 22",
@@ -59,6 +59,38 @@ async fn metrics_add_up() {
     ] {
         assert!(text.lines().any(|found| found == line), "{line}\n{text}");
     }
+}
+
+#[tokio::test]
+async fn every_answer_is_counted_under_a_name_that_is_configured() {
+    let upstream = Upstream::start(|_| vec![stream_head(), chunk(text_event("x")), Step::AwaitClose]).await;
+    let rig = Rig::with(&upstream, Settings { limits: "in_flight: 1".into(), ..Settings::default() }).await;
+    let get = admin(&rig).await;
+    let path = "/v1/chat/completions";
+    rig.send(&request("POST", path, &[], "{}")).await;
+    rig.send(&request("GET", path, &[KEY], "")).await;
+    rig.send(&request("GET", "/v1/nothing", &[KEY], "")).await;
+    rig.send(&request("GET", "/v1/models/gone", &[KEY], "")).await;
+    rig.chat("{\"model\":\"gone\",\"messages\":[]}").await;
+    rig.send(&request("GET", "/v1/models", &[KEY], "")).await;
+    rig.chat(&chat(",\"max_tokens\":9999999").replace("\"m\"", "\"alias\"")).await;
+    let mut held = rig.open(&chat(",\"stream\":true")).await;
+    held.read_u8().await.expect("the stream began");
+    for _ in 0..3 {
+        assert_eq!(rig.chat(&chat("")).await.status, 503);
+    }
+    let text = get("/metrics").await.text();
+    let mut found: Vec<&str> =
+        text.lines().filter_map(|line| line.strip_prefix("penstock_requests_total{code=")).collect();
+    found.sort_unstable();
+    let expect = ["200", "401", "404", "405", "503"].map(|code| {
+        let count = if matches!(code, "404" | "503") { 3 } else { 1 };
+        format!("\"{code}\",model=\"none\"}} {count}")
+    });
+    let refused = "\"429\",model=\"m\"} 1".to_owned();
+    let mut expect: Vec<String> = expect.into_iter().chain([refused]).collect();
+    expect.sort_unstable();
+    assert_eq!(found, expect);
 }
 
 #[tokio::test]
@@ -72,31 +104,45 @@ async fn alive_ready_and_nothing_else() {
 }
 
 #[tokio::test]
-async fn an_upstream_may_be_a_unix_socket() {
+async fn an_upstream_may_be_a_unix_socket_and_its_cache_is_salted() {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("engine.sock");
     let listener = UnixListener::bind(&path).expect("a free path");
-    let engine = tokio::spawn(async move {
+    let (told, mut asked) = tokio::sync::mpsc::channel(4);
+    tokio::spawn(async move {
         let (mut socket, _) = listener.accept().await.expect("asked");
-        let mut asked = Vec::new();
-        while !asked.ends_with(b"]}") {
-            socket.read_buf(&mut asked).await.expect("read");
+        loop {
+            let mut asked = Vec::new();
+            while !asked.ends_with(b"]}") {
+                socket.read_buf(&mut asked).await.expect("read");
+            }
+            let answer = format!(
+                "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n{OK}",
+                OK.len()
+            );
+            socket.write_all(answer.as_bytes()).await.expect("sent");
+            told.send(String::from_utf8(asked).expect("text")).await.expect("the test reads");
         }
-        let answer =
-            format!("HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n{OK}", OK.len());
-        socket.write_all(answer.as_bytes()).await.expect("sent");
-        String::from_utf8(asked).expect("text")
     });
     let nobody = Upstream::start(|_| Vec::new()).await;
     let upstreams = format!("[{{ name: engine, url: \"unix:{}\" }}]", path.display());
     let rig = Rig::with(&nobody, Settings { upstreams: Some(upstreams), ..Settings::default() }).await;
-    let answer = rig.chat(&chat("")).await;
-    assert_eq!((answer.status, answer.text().as_str()), (200, OK));
-    let asked = tokio::time::timeout(Duration::from_secs(5), engine).await.expect("in time").expect("no panic");
-    assert!(
-        asked.starts_with("POST /v1/chat/completions HTTP/1.1\r\n") && asked.contains("host: localhost"),
-        "{asked}"
-    );
+    let mut salts = Vec::new();
+    for own in ["", "\"cache_salt\":\"theirs\",", "\"cache_salt\":\"theirs\","] {
+        let body = format!("{{{own}\"model\":\"m\",\"messages\":[]}}");
+        let answer = rig.chat(&body).await;
+        assert_eq!((answer.status, answer.text().as_str()), (200, OK));
+        let asked = tokio::time::timeout(Duration::from_secs(5), asked.recv()).await.expect("in time").expect("asked");
+        let (head, body) = asked.split_once("\r\n\r\n").expect("a head and a body");
+        assert!(
+            head.starts_with("POST /v1/chat/completions HTTP/1.1\r\n") && head.contains("host: localhost"),
+            "{head}"
+        );
+        let body: serde_json::Value = serde_json::from_str(body).expect("JSON");
+        salts.push(body["cache_salt"].as_str().expect("a salt").to_owned());
+    }
+    assert!(salts.iter().all(|salt| salt.len() == 64), "{salts:?}");
+    assert!(salts[0] != salts[1] && salts[1] == salts[2], "{salts:?}");
 }
 
 #[tokio::test]

@@ -44,7 +44,7 @@ async fn a_stream_that_falls_silent_ends_with_an_error_event() {
     assert!((400..1500).contains(&start.elapsed().as_millis()), "{:?}", start.elapsed());
     assert_eq!(answer.status, 200);
     assert!(answer.events()[0].contains("upstream_died"), "{}", answer.text());
-    assert_eq!(rig.lines(1).await[0].decision.outcome, Outcome::UpstreamDied);
+    assert_eq!(rig.lines(1).await[0].decision.outcome, Outcome::UpstreamFailed);
 }
 
 #[tokio::test]
