@@ -78,6 +78,10 @@ pub enum OnExpiry {
 pub struct Limits {
     /// The largest request body.
     pub body: usize,
+    /// For all of a request body to arrive.
+    pub body_timeout: Duration,
+    /// Bytes of all request bodies that are held at the same time.
+    pub body_budget: usize,
     pub in_flight: usize,
     /// For the head of a client's request.
     pub header_timeout: Duration,

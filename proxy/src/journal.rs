@@ -8,7 +8,7 @@ use serde::Serialize;
 use wire::access::{self, Decision, Entry, Outcome, Timing};
 
 use crate::{
-    call::Call,
+    call::{Call, ReadError},
     error::Error,
     paths::Endpoint,
     quota::{Demand, Refused},
@@ -62,7 +62,9 @@ pub fn refused(entry: &mut Entry, error: &Error, status: u16, arrival: &Arrival)
             ..is(Outcome::Refused)
         },
         Error::Refused(Refused::Store(_)) => is(Outcome::StoreUnavailable),
-        Error::Refused(Refused::Overloaded) | Error::Overloaded => is(Outcome::Overloaded),
+        Error::Refused(Refused::Overloaded) | Error::Overloaded | Error::Read(ReadError::Overloaded) => {
+            is(Outcome::Overloaded)
+        }
         Error::Upstream(_) => is(Outcome::UpstreamFailed),
         _ => is(Outcome::Invalid),
     };

@@ -33,6 +33,7 @@ use std::sync::{
 };
 
 use access_log::AccessLog;
+use call::Intake;
 use catalogue::Catalogue;
 use charge::Books;
 pub use config::Config;
@@ -55,6 +56,7 @@ pub enum StartError {
 /// One gateway, ready to serve on any number of listeners.
 pub struct Proxy {
     limits: Limits,
+    intake: Intake,
     tenants: Tenants,
     catalogue: Catalogue,
     quota: Arc<Quota>,
@@ -73,6 +75,7 @@ impl Proxy {
         let log = AccessLog::open(&config.access_log, events.clone()).map_err(StartError::AccessLog)?;
         Ok(Arc::new(Self {
             limits: config.limits,
+            intake: Intake::new(&config.limits),
             tenants: Tenants::new(&config.keys, catalogue.len()),
             catalogue,
             quota,

@@ -12,7 +12,7 @@ use wire::access::Entry;
 use crate::{
     Proxy,
     body::Body,
-    call::{self, Call},
+    call::Call,
     charge::Charge,
     demand,
     error::Error,
@@ -73,8 +73,7 @@ impl Proxy {
         entry: &mut Option<Box<Entry>>,
     ) -> Result<Response<Body>, Error> {
         let IncomingCall { parts, body, endpoint, deployment } = incoming;
-        let limits = &self.limits;
-        let body = call::collect(&parts.headers, body, limits.body, limits.idle_stream_timeout).await?;
+        let body = self.intake.collect(&parts.headers, body).await?;
         let call = Call::parse(endpoint, deployment, body)?;
         journal::asked(entry, &call);
         let name = self.catalogue.find(&call.model).ok_or_else(|| Error::UnknownModel(call.model.clone()))?;

@@ -1,6 +1,6 @@
 //! The `quotas` section: rules and their limits, and the checks that need models and keys beside them.
 
-use std::time::Duration;
+use std::{collections::HashSet, time::Duration};
 
 use super::{
     Key, Model,
@@ -8,7 +8,8 @@ use super::{
     read::{At, Fields},
 };
 use crate::quota::{
-    Ceilings, Level, Limit, MAX_AMOUNT, Pattern, Price, Rule, Subject, Unit, Window, calendar::CalendarPeriod,
+    Ceilings, Level, Limit, MAX_AMOUNT, Pattern, Price, Rule, Subject, Unit, Window, account::LimitId,
+    calendar::CalendarPeriod, chain,
 };
 
 /// A rule and where it stands, for the checks that follow.
@@ -213,6 +214,7 @@ fn zone(at: At<'_>) -> Option<jiff::tz::TimeZone> {
 /// Names that nothing else in the file has, and caps that can never fit.
 pub(super) fn cross_check(at: At<'_>, rules: &[Placed], models: &[Model], keys: &[Key]) {
     let subjects: Vec<Subject> = keys.iter().map(subject).collect();
+    too_many(at, rules, &subjects);
     for placed in rules {
         dangling_models(at, placed, models);
         let applies = subjects.iter().any(|subject| placed.matches(subject));
@@ -227,6 +229,36 @@ pub(super) fn cross_check(at: At<'_>, rules: &[Placed], models: &[Model], keys: 
         }
         for model in models.iter().filter(|model| placed.covers(model)) {
             never_fits(at, placed, model);
+        }
+    }
+}
+
+/// Rules per model add up in the account of a subject, which has room for so many.
+fn too_many(at: At<'_>, rules: &[Placed], subjects: &[Subject]) {
+    let slots: Vec<Vec<_>> = rules.iter().map(|placed| chain::slots(&placed.rule).collect()).collect();
+    if slots.iter().map(Vec::len).sum::<usize>() <= chain::MOST_LIMITS {
+        return;
+    }
+    let mut told = HashSet::new();
+    for (subject, level) in subjects.iter().flat_map(|subject| Level::ALL.map(|level| (subject, level))) {
+        let mut account: HashSet<LimitId> = HashSet::new();
+        for (placed, slots) in rules.iter().zip(&slots).filter(|(placed, _)| placed.rule.level == level) {
+            if !placed.matches(subject) {
+                continue;
+            }
+            account.extend(slots);
+            if account.len() <= chain::MOST_LIMITS {
+                continue;
+            }
+            if told.insert(&placed.path) {
+                at.report.problem(
+                    placed.place,
+                    &format!("{}.limits", placed.path),
+                    format!("more than {} limits meet in one account", chain::MOST_LIMITS),
+                    "let models share a rule: list them, or use a glob",
+                );
+            }
+            break;
         }
     }
 }

@@ -62,6 +62,10 @@ enum OnExpiry {
 struct Limits {
     /// The largest request body; more is answered 413 at once.
     body: Option<Size>,
+    /// For all of a request body to arrive.
+    body_timeout: Option<Duration>,
+    /// Request bodies held at the same time; a call that gets no room in time is answered 503.
+    body_budget: Option<Size>,
     /// Calls at the same time; more are answered 503 at once.
     in_flight: Option<u64>,
     /// For the head of a client's request.

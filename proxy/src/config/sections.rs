@@ -100,6 +100,8 @@ fn lease_ttl(at: At<'_>) -> Option<Duration> {
 
 const DEFAULT_LIMITS: Limits = Limits {
     body: 64 << 20,
+    body_timeout: Duration::from_secs(60),
+    body_budget: 1 << 30,
     in_flight: 10_000,
     header_timeout: Duration::from_secs(10),
     connect_timeout: Duration::from_secs(5),
@@ -110,8 +112,11 @@ const DEFAULT_LIMITS: Limits = Limits {
 
 fn limits(at: At<'_>) -> Option<Limits> {
     let mut fields = at.fields()?;
+    let body = fields.or("body", size, DEFAULT_LIMITS.body);
     let limits = Limits {
-        body: fields.or("body", size, DEFAULT_LIMITS.body),
+        body,
+        body_timeout: fields.or("body_timeout", duration, DEFAULT_LIMITS.body_timeout),
+        body_budget: fields.or("body_budget", |at| body_budget(at, body), DEFAULT_LIMITS.body_budget.max(body)),
         in_flight: fields.or("in_flight", |at| at.whole(1, 1_000_000), DEFAULT_LIMITS.in_flight as u64) as usize,
         header_timeout: fields.or("header_timeout", duration, DEFAULT_LIMITS.header_timeout),
         connect_timeout: fields.or("connect_timeout", duration, DEFAULT_LIMITS.connect_timeout),
@@ -121,6 +126,14 @@ fn limits(at: At<'_>) -> Option<Limits> {
     };
     fields.finish();
     Some(limits)
+}
+
+fn body_budget(at: At<'_>, body: usize) -> Option<usize> {
+    let budget = size(at)?;
+    if budget < body {
+        return at.problem("the budget of all bodies is smaller than one may be", "raise it, or lower limits.body");
+    }
+    Some(budget)
 }
 
 fn access_log(at: At<'_>) -> Option<AccessLog> {

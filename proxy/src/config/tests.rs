@@ -11,7 +11,7 @@ admin: 127.0.0.1:9090
 store: memory
 data_dir: ./penstock-data
 lease: { ttl: 60s, on_expiry: charge }
-limits: { body: 64MiB, in_flight: 10000, header_timeout: 10s, connect_timeout: 5s, response_timeout: 600s, idle_stream_timeout: 300s, keepalive_interval: 15s }
+limits: { body: 64MiB, body_timeout: 60s, body_budget: 1GiB, in_flight: 10000, header_timeout: 10s, connect_timeout: 5s, response_timeout: 600s, idle_stream_timeout: 300s, keepalive_interval: 15s }
 access_log: "off"
 models:
   - name: mock-model
@@ -85,6 +85,7 @@ fn each_mistake_names_place_field_and_cure() {
         ("store: memory\nstore: memory", "p.yaml:4:1: store: the key is given twice"),
         ("listen: 8080", "p.yaml:3:9: listen: \"8080\" is not an address; write an IP address and a port"),
         ("limits: { body: 64mib }", "p.yaml:3:17: limits.body: expected a size"),
+        ("limits: { body_budget: 1MiB }", "limits.body_budget: the budget of all bodies is smaller than one may be"),
         ("limits: { in_flight: 0 }", "limits.in_flight: 0 is out of range; write a number from 1 to"),
         ("limits: { header_timeout: 10 }", "limits.header_timeout: expected a duration, found 10"),
         (
@@ -218,6 +219,18 @@ fn all_mistakes_are_reported_at_once_in_the_order_of_the_file() {
     assert!(
         found[0].starts_with("p.yaml:1:") && found[1].starts_with("p.yaml:2:") && found[2].starts_with("p.yaml:5:")
     );
+}
+
+#[test]
+fn more_limits_than_an_account_can_hold_are_a_mistake() {
+    let rules = |count: usize| {
+        let rule =
+            |at| format!("  - {{ level: org, match: acme, name: r{at}, limits: [{{ requests: 5, per: day }}] }}\n");
+        problems(&format!("{MODELS}{KEYS}quotas:\n{}", (0..count).map(rule).collect::<String>()))
+    };
+    assert_eq!(rules(200), Vec::<String>::new());
+    let found = rules(203);
+    assert!(found.len() == 1 && found[0].contains("quotas[200].limits: more than 200 limits meet"), "{found:#?}");
 }
 
 #[test]

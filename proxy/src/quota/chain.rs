@@ -234,6 +234,14 @@ fn keep_us(terms: &Terms) -> f64 {
     }
 }
 
+/// Most limits that one account can hold: its record counts them in a byte, and those of former rules stay for a while.
+pub(crate) const MOST_LIMITS: usize = 200;
+
+/// The slots that a rule takes in the accounts it matches.
+pub(crate) fn slots(rule: &Rule) -> impl Iterator<Item = LimitId> {
+    rule.limits.iter().map(|limit| limit_id(rule, limit))
+}
+
 /// sha256 of (name or sorted models, unit, window, period, zone): never an index, never the limit's value.
 fn limit_id(rule: &Rule, limit: &Limit) -> LimitId {
     let scope = match &rule.name {

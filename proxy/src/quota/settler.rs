@@ -24,6 +24,8 @@ const IN_FLIGHT: usize = 256;
 /// After an outage: 20 every 20 ms, at most 1,000 per second, so that new reserves go first.
 const REPLAY_EVERY: Duration = Duration::from_millis(20);
 const REPLAY_BATCH: usize = 20;
+/// Times a store that is up may refuse a settlement.
+const REFUSALS: u32 = 20;
 
 /// One resolution on its way to the store.
 #[derive(Debug)]
@@ -56,6 +58,19 @@ impl Settlement {
     pub fn cancel(id: LeaseId, chain: Arc<Chain>) -> Self {
         let stored = !chain.is_free();
         Self { id, chain, what: What::Cancel, stored, attempts: 0 }
+    }
+
+    /// The store answers, and it refuses this one again and again: it will not be otherwise.
+    fn is_hopeless(&self, error: &StoreError) -> bool {
+        self.attempts >= REFUSALS && matches!(error, StoreError::Refused(_) | StoreError::Unreadable(_))
+    }
+
+    /// Left to its expiry in the store, so that it holds no place that other calls need.
+    fn abandon(&self, shared: &Shared, error: &StoreError) {
+        tracing::error!(%error, lease = %self.id, "settlement given up: the lease expires in the store");
+        if let What::Settle { held, .. } = self.what {
+            shared.stats.lost(held);
+        }
     }
 
     fn count(&self, shared: &Shared, status: Status) {
@@ -151,6 +166,9 @@ async fn run(
             Some((settlement, result)) = in_flight.next(), if !in_flight.is_empty() => {
                 match result {
                     Ok(status) => Settlement::count(&settlement, &shared, status),
+                    Err(error) if settlement.is_hopeless(&error) && shared.store.is_up() => {
+                        settlement.abandon(&shared, &error);
+                    }
                     Err(error) => park(&mut parked, settlement, &error),
                 }
             }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio::time::Instant;
@@ -47,19 +47,32 @@ struct Latency {
 
 #[derive(Debug, Default)]
 pub struct Stats {
-    reserved: AtomicU64,
-    settled: AtomicU64,
-    refunded: AtomicU64,
+    books: Mutex<Books>,
     expired: AtomicU64,
-    held: AtomicU64,
-    leases: AtomicU64,
-    overrun: AtomicU64,
     late: AtomicU64,
     lost: AtomicU64,
     reasserted: AtomicU64,
     reclaimed_leases: AtomicU64,
     refusals: Mutex<BTreeMap<(Level, String), u64>>,
     latency: [Latency; Operation::ALL.len()],
+}
+
+/// The sides of the ledger invariant, which holds at every look: they change together.
+#[derive(Clone, Copy, Debug, Default)]
+struct Books {
+    reserved: u64,
+    settled: u64,
+    refunded: u64,
+    held: u64,
+    leases: u64,
+    overrun: u64,
+}
+
+impl Books {
+    fn ended(&mut self, held: u64) {
+        self.held -= held;
+        self.leases -= 1;
+    }
 }
 
 /// Tokens unless named otherwise, cumulative except `held` and `leases`. Of the leases that this process made:
@@ -105,29 +118,33 @@ impl Snapshot {
 }
 
 impl Stats {
+    fn books(&self) -> MutexGuard<'_, Books> {
+        self.books.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     pub(super) fn reserved(&self, tokens: f64) {
-        let tokens = tokens as u64;
-        self.reserved.fetch_add(tokens, Relaxed);
-        self.held.fetch_add(tokens, Relaxed);
-        self.leases.fetch_add(1, Relaxed);
+        let (tokens, mut books) = (tokens as u64, self.books());
+        books.reserved += tokens;
+        books.held += tokens;
+        books.leases += 1;
     }
 
     pub(super) fn amended(&self, old: f64, new: f64) {
-        let (old, new) = (old as u64, new as u64);
-        self.refunded.fetch_add(old, Relaxed);
-        self.reserved.fetch_add(new, Relaxed);
-        self.held.fetch_add(new, Relaxed);
-        self.held.fetch_sub(old, Relaxed);
+        let (old, new, mut books) = (old as u64, new as u64, self.books());
+        books.refunded += old;
+        books.reserved += new;
+        books.held += new;
+        books.held -= old;
     }
 
     pub(super) fn settled(&self, held: f64, actual: f64) {
-        let (held, actual) = (held as u64, actual as u64);
+        let (held, actual, mut books) = (held as u64, actual as u64, self.books());
         let overrun = actual.saturating_sub(held);
-        self.reserved.fetch_add(overrun, Relaxed);
-        self.overrun.fetch_add(overrun, Relaxed);
-        self.settled.fetch_add(actual, Relaxed);
-        self.refunded.fetch_add(held.saturating_sub(actual), Relaxed);
-        self.ended(held);
+        books.reserved += overrun;
+        books.overrun += overrun;
+        books.settled += actual;
+        books.refunded += held.saturating_sub(actual);
+        books.ended(held);
     }
 
     pub(super) fn settled_late(&self, held: f64, actual: f64) {
@@ -138,13 +155,9 @@ impl Stats {
     /// A store that forgot a lease has, in effect, given its tokens back.
     pub(super) fn lost(&self, held: f64) {
         self.lost.fetch_add(1, Relaxed);
-        self.refunded.fetch_add(held as u64, Relaxed);
-        self.ended(held as u64);
-    }
-
-    fn ended(&self, held: u64) {
-        self.held.fetch_sub(held, Relaxed);
-        self.leases.fetch_sub(1, Relaxed);
+        let (held, mut books) = (held as u64, self.books());
+        books.refunded += held;
+        books.ended(held);
     }
 
     pub(super) fn reasserted(&self) {
@@ -167,7 +180,7 @@ impl Stats {
     }
 
     pub(super) fn live_leases(&self) -> u64 {
-        self.leases.load(Relaxed)
+        self.books().leases
     }
 
     /// Measures one call of the store.
@@ -199,14 +212,15 @@ impl Stats {
                 errors: read(&latency.errors),
             }
         };
+        let Books { reserved, settled, refunded, held, leases, overrun } = *self.books();
         Snapshot {
-            reserved: read(&self.reserved),
-            settled: read(&self.settled),
-            refunded: read(&self.refunded),
+            reserved,
+            settled,
+            refunded,
             expired: read(&self.expired),
-            held: read(&self.held),
-            leases: read(&self.leases),
-            overrun: read(&self.overrun),
+            held,
+            leases,
+            overrun,
             late_settles: read(&self.late),
             lost_leases: read(&self.lost),
             reasserts: read(&self.reasserted),
@@ -214,5 +228,35 @@ impl Stats {
             refusals: self.refusals.lock().unwrap_or_else(PoisonError::into_inner).clone(),
             store: Operation::ALL.map(latency).to_vec(),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::AtomicBool;
+
+    use super::*;
+
+    #[test]
+    fn nothing_leaks_at_any_look() {
+        let (stats, done) = (Stats::default(), AtomicBool::new(false));
+        std::thread::scope(|scope| {
+            let calls = scope.spawn(|| {
+                for call in 0..200_000 {
+                    stats.reserved(1000.0);
+                    if call % 3 == 0 {
+                        stats.amended(1000.0, 500.0);
+                        stats.settled(500.0, 700.0);
+                    } else {
+                        stats.settled(1000.0, 200.0);
+                    }
+                }
+                done.store(true, Relaxed);
+            });
+            while !done.load(Relaxed) {
+                assert_eq!(stats.snapshot().leaked(), 0);
+            }
+            calls.join().expect("no panic");
+        });
     }
 }

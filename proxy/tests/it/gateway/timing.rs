@@ -82,6 +82,50 @@ async fn a_body_that_stops_arriving_is_a_408() {
 }
 
 #[tokio::test]
+async fn a_body_that_trickles_has_one_deadline() {
+    let upstream = Upstream::start(|_| vec![Step::Close]).await;
+    let rig = Rig::with(&upstream, Settings { limits: "body_timeout: 600ms".into(), ..Settings::default() }).await;
+    let mut socket = rig.connect().await;
+    let head =
+        "POST /v1/chat/completions HTTP/1.1\r\nhost: g\r\nauthorization: Bearer K\r\ncontent-length: 100\r\n\r\n";
+    socket.write_all(head.as_bytes()).await.expect("sent");
+    let start = Instant::now();
+    let (mut reader, mut writer) = socket.into_split();
+    let trickle = tokio::spawn(async move {
+        while writer.write_all(b" ").await.is_ok() {
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+    });
+    let mut line = [0; 12];
+    reader.read_exact(&mut line).await.expect("answered");
+    trickle.abort();
+    assert_eq!(&line, b"HTTP/1.1 408");
+    assert!(start.elapsed() < Duration::from_secs(5), "{:?}", start.elapsed());
+}
+
+#[tokio::test]
+async fn bodies_beyond_the_budget_of_all_are_shed() {
+    let upstream = Upstream::start(|_| vec![Step::AwaitClose]).await;
+    let limits = "body: 8KiB, body_budget: 8KiB, body_timeout: 400ms".to_owned();
+    let rig = Rig::with(&upstream, Settings { limits, ..Settings::default() }).await;
+    let held = rig.open(&chat(&format!(",\"user\":\"{}\"", "x".repeat(7000)))).await;
+    while upstream.asked().is_empty() {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    let large = chat(&format!(",\"user\":\"{}\"", "x".repeat(3000)));
+    let shed = rig.chat(&large).await;
+    assert_eq!((shed.status, shed.code().as_str()), (503, "overloaded"));
+    drop(held);
+    rig.balance().await;
+    let _next = rig.open(&large).await;
+    let end = Instant::now() + Duration::from_secs(5);
+    while upstream.asked().len() < 2 {
+        assert!(Instant::now() < end, "the budget did not come back");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
+#[tokio::test]
 async fn a_drain_lets_running_streams_end_and_takes_no_new_calls() {
     let upstream = Upstream::start(|_| {
         let mut steps = vec![stream_head(), chunk(text_event("a")), Step::Wait(Duration::from_millis(500))];

@@ -161,3 +161,23 @@ async fn an_account_of_another_version_is_not_overwritten() {
     assert_eq!(kept, b"\x02new");
     assert!(quota.ready().is_ok(), "one bad account is not an outage");
 }
+
+#[tokio::test]
+async fn a_settlement_that_the_store_will_never_take_blocks_no_other() {
+    let server = RedisServer::start();
+    let quota = gateway(&server, Options { capacity: 2, ..options() }).await;
+    let reservations = [reserve(&quota, demand(60, 40)).await.unwrap(), reserve(&quota, demand(60, 40)).await.unwrap()];
+    // Somebody else's keys in the place of the leases: every script that meets them fails.
+    let mut connection = server.connection();
+    let leases: Vec<String> = redis::cmd("KEYS").arg("ps1:*:L:*").query(&mut connection).unwrap();
+    assert_eq!(leases.len(), 2);
+    for lease in &leases {
+        redis::pipe().del(lease).rpush(lease, "x").exec(&mut connection).unwrap();
+    }
+    for reservation in reservations {
+        reservation.settle(used(60, 10));
+    }
+    eventually("the settlements are given up", async || quota.stats().leases == 0).await;
+    assert_eq!(quota.stats().lost_leases, 2);
+    eventually("room for other calls", async || reserve(&quota, demand(1, 1)).await.is_ok()).await;
+}
