@@ -6,7 +6,7 @@ use anyhow::Context;
 use proxy::{
     Config, Proxy, admin,
     config::{self, StoreUrl},
-    quota::{Clock, OnExpiry, Options, Quota, RedisOptions, Store},
+    quota::{Clock, OnExpiry, Options, Quota, RedisOptions, Store, needs_journal},
 };
 use tokio::{net::TcpListener, sync::oneshot};
 
@@ -36,7 +36,7 @@ impl Listeners {
 
 /// Connects the store and loads what the models need.
 pub async fn start(config: &Config) -> anyhow::Result<Arc<Proxy>> {
-    let store = open(&config.store)
+    let store = open(config)
         .await
         .with_context(|| format!("cannot use the quota store {} (`store` of the configuration)", config.store))?;
     let options = Options {
@@ -53,8 +53,14 @@ pub async fn start(config: &Config) -> anyhow::Result<Arc<Proxy>> {
     Ok(Proxy::new(config, quota)?)
 }
 
-async fn open(url: &StoreUrl) -> anyhow::Result<Store> {
-    let StoreUrl::Redis(url) = url else { return Ok(Store::memory(Clock::Wall)) };
+async fn open(config: &Config) -> anyhow::Result<Store> {
+    let url = match &config.store {
+        StoreUrl::Redis(url) => url,
+        StoreUrl::Memory if needs_journal(&config.quotas) => {
+            return Ok(Store::journalled(&config.data_dir.join("ledger"), Clock::Wall)?);
+        }
+        StoreUrl::Memory => return Ok(Store::memory(Clock::Wall)),
+    };
     let store = Store::redis(url, RedisOptions::default()).await?;
     if let Store::Redis(redis) = &store
         && redis.durability().is_some_and(|durability| !durability.noeviction)

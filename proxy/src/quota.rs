@@ -15,7 +15,9 @@ pub mod account;
 pub mod audit;
 pub mod calendar;
 pub mod chain;
+mod changes;
 mod codec;
+mod journal;
 mod keeper;
 pub mod lease;
 pub mod ledger;
@@ -32,6 +34,7 @@ pub mod store;
 
 pub use calendar::CalendarPeriod;
 pub use chain::Chain;
+pub use journal::JournalError;
 pub use lease::{LeaseId, OnExpiry};
 pub use memory::Clock;
 pub use rate::{Rate, RateHeaders};
@@ -103,7 +106,12 @@ impl Quota {
             tracing::warn!("{warning}");
         }
         let settler = Settler::start(shared.clone());
-        let tasks = vec![keeper::start(shared.clone()), reclaim::start(shared.clone())];
+        if let Store::Memory(store) = &shared.store {
+            // Leases of a dead process whose time is over already.
+            shared.stats.reclaimed(&store.reclaim(options.on_expiry));
+        }
+        let mut tasks = vec![keeper::start(shared.clone()), reclaim::start(shared.clone())];
+        tasks.extend(journal::start(&shared));
         Arc::new(Self { shared, rules, chains: Mutex::default(), settler, tasks })
     }
 
@@ -166,14 +174,16 @@ impl Quota {
     }
 
     /// Waits until every reservation has resolved and every settlement is with the store, or until the deadline.
-    /// False when something is left; its leases expire in the store.
+    /// False when something is left; its leases expire in the store. A journal is up to date afterwards.
     pub async fn drain(&self, deadline: Duration) -> bool {
         let idle = async {
             while !(self.settler.is_idle() && self.shared.stats.live_leases() == 0) {
                 tokio::time::sleep(Duration::from_millis(10)).await;
             }
         };
-        tokio::time::timeout(deadline, idle).await.is_ok()
+        let all = tokio::time::timeout(deadline, idle).await.is_ok();
+        journal::flush(&self.shared).await;
+        all
     }
 
     pub fn store(&self) -> &Store {
@@ -181,20 +191,23 @@ impl Quota {
     }
 }
 
+/// Whether these rules count anything that a restart of the gateway must not give back.
+pub fn needs_journal(rules: &[Rule]) -> bool {
+    long_limit(rules).is_some()
+}
+
+fn long_limit(rules: &[Rule]) -> Option<&Limit> {
+    rules.iter().flat_map(|rule| &rule.limits).find(|limit| limit.window.is_long())
+}
+
 /// What an operator should know about these rules on this store.
 pub fn warnings(rules: &[Rule], store: &Store) -> Vec<String> {
-    let is_long = |window: &Window| match window {
-        Window::Bucket { period, .. } => period.as_secs() >= 3600,
-        Window::Calendar { period, .. } => period.nominal_us() >= 3600e6,
-        Window::Lifetime => true,
-        Window::Held => false,
-    };
-    let long = rules.iter().flat_map(|rule| &rule.limits).find(|limit| is_long(&limit.window));
+    let long = long_limit(rules);
     let mut warnings = Vec::new();
     match (long, store) {
-        (Some(limit), Store::Memory(_)) => {
+        (Some(limit), Store::Memory(store)) if !store.is_journalled() => {
             let label = limit.label();
-            warnings.push(format!("store: memory forgets at restart, which gives {label} back in full: use redis"));
+            warnings.push(format!("without a journal a restart gives {label} back in full: use one, or redis"));
         }
         (Some(limit), Store::Redis(store)) if store.durability().is_some_and(|server| !server.append_only) => {
             let label = limit.label();
@@ -223,9 +236,9 @@ impl Drop for Quota {
 }
 
 impl Shared {
-    /// How long a hold lasts before dispatch. The embedded store's cannot outlive their holder: they have no deadline.
+    /// How long a hold lasts before dispatch. Those that cannot outlive their holder have no deadline.
     fn hold(&self) -> Duration {
-        if self.store.is_shared() { self.options.undispatched_ttl } else { Duration::MAX }
+        if self.store.outlives_process() { self.options.undispatched_ttl } else { Duration::MAX }
     }
 
     /// One reserve; a second one only if the first was refused while dead leases could be reclaimed.

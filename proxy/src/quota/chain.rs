@@ -90,16 +90,7 @@ pub struct Calendars {
 
 impl Chain {
     pub fn resolve(rules: &[Rule], subject: &Subject, models: &[&str]) -> Self {
-        let mut chain = Self {
-            tag: hash_tag(subject.org.as_deref()),
-            accounts: Vec::new(),
-            limits: Vec::new(),
-            ceilings: Vec::new(),
-            packed: Vec::new(),
-            places: OnceLock::new(),
-            calendars: Mutex::new(None),
-            rate: Mutex::new(RateHeaders::default()),
-        };
+        let mut chain = Self::empty(hash_tag(subject.org.as_deref()));
         for level in Level::ALL {
             let Some(path) = subject.path(level) else { continue };
             let matching = || rules.iter().filter(|rule| rule.level == level && rule.applies(subject, models));
@@ -110,6 +101,32 @@ impl Chain {
         }
         chain.packed = codec::pack_terms(&chain);
         chain
+    }
+
+    /// A chain as a lease of a former process had it: enough to end that lease, and none of today's rules.
+    pub(super) fn restored(accounts: Vec<(Level, String)>, limits: Vec<(usize, LimitId, Limit)>) -> Self {
+        let mut chain = Self::empty(String::new());
+        let account = |(level, key)| ChainAccount { level, path: String::new(), key, keep_us: 0.0 };
+        chain.accounts = accounts.into_iter().map(account).collect();
+        let entry = |(account, id, limit): (usize, LimitId, Limit)| {
+            let (terms, label) = (terms(id, &limit), limit.label());
+            ChainLimit { account, terms, limit, label, model_bound: false }
+        };
+        chain.limits = limits.into_iter().map(entry).collect();
+        chain
+    }
+
+    fn empty(tag: String) -> Self {
+        Self {
+            tag,
+            accounts: Vec::new(),
+            limits: Vec::new(),
+            ceilings: Vec::new(),
+            packed: Vec::new(),
+            places: OnceLock::new(),
+            calendars: Mutex::new(None),
+            rate: Mutex::new(RateHeaders::default()),
+        }
     }
 
     fn add(&mut self, rule: &Rule, level: Level, path: &str) {
@@ -123,7 +140,7 @@ impl Chain {
             });
         }
         for limit in &rule.limits {
-            let terms = terms(rule, limit);
+            let terms = terms(limit_id(rule, limit), limit);
             let account = self.account(level, path, &terms);
             let twin = self.limits.iter_mut().find(|known| known.account == account && known.terms.id == terms.id);
             let label = limit.label();
@@ -210,7 +227,7 @@ impl Calendars {
     }
 }
 
-fn terms(rule: &Rule, limit: &Limit) -> Terms {
+fn terms(id: LimitId, limit: &Limit) -> Terms {
     // Above 2^53 a double counts in steps of two; config refuses such limits, and this keeps a bypass harmless.
     let exact = |amount: u64| amount.min(MAX_AMOUNT) as f64;
     let (kind, cap, rate) = match &limit.window {
@@ -222,7 +239,7 @@ fn terms(rule: &Rule, limit: &Limit) -> Terms {
         Window::Lifetime => (Kind::Lifetime, exact(limit.amount), 0.0),
         Window::Held => (Kind::Held, exact(limit.amount), 0.0),
     };
-    Terms { id: limit_id(rule, limit), kind, unit: limit.unit, cap, rate }
+    Terms { id, kind, unit: limit.unit, cap, rate }
 }
 
 fn keep_us(terms: &Terms) -> f64 {

@@ -182,41 +182,41 @@ fn kind_code(kind: Kind) -> f64 {
 const UNITS: [Unit; 6] =
     [Unit::Requests, Unit::Tokens, Unit::InputTokens, Unit::OutputTokens, Unit::NanoUsd, Unit::Concurrency];
 
-fn unit_code(unit: Unit) -> u8 {
+pub(super) fn unit_code(unit: Unit) -> u8 {
     unit as u8
 }
 
-fn unit_of(code: u8) -> Result<Unit, StoreError> {
+pub(super) fn unit_of(code: u8) -> Result<Unit, StoreError> {
     UNITS.get(usize::from(code)).copied().ok_or_else(|| unreadable(&format!("unit {code}")))
 }
 
-fn unreadable(what: &str) -> StoreError {
+pub(super) fn unreadable(what: &str) -> StoreError {
     StoreError::Unreadable(what.to_owned())
 }
 
 /// What is left to read.
-struct Reader<'a>(&'a [u8]);
+pub(super) struct Reader<'a>(pub &'a [u8]);
 
 impl Reader<'_> {
-    fn take<const N: usize>(&mut self) -> Result<[u8; N], StoreError> {
+    pub fn take<const N: usize>(&mut self) -> Result<[u8; N], StoreError> {
         let (head, rest) = self.0.split_first_chunk::<N>().ok_or_else(|| unreadable("a truncated record"))?;
         self.0 = rest;
         Ok(*head)
     }
 
-    fn byte(&mut self) -> Result<u8, StoreError> {
+    pub fn byte(&mut self) -> Result<u8, StoreError> {
         Ok(self.take::<1>()?[0])
     }
 
-    fn id(&mut self) -> Result<LimitId, StoreError> {
+    pub fn id(&mut self) -> Result<LimitId, StoreError> {
         self.take::<8>()
     }
 
-    fn number(&mut self) -> Result<f64, StoreError> {
+    pub fn number(&mut self) -> Result<f64, StoreError> {
         Ok(f64::from_le_bytes(self.take::<8>()?))
     }
 
-    fn numbers(&mut self, count: usize) -> Result<Vec<f64>, StoreError> {
+    pub fn numbers(&mut self, count: usize) -> Result<Vec<f64>, StoreError> {
         (0..count).map(|_| self.number()).collect()
     }
 }

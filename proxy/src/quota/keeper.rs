@@ -170,7 +170,7 @@ impl Registry {
 impl Shared {
     /// Renews the lease until it ends, where it has a deadline at all.
     pub(super) fn watch(&self, live: &Arc<Live>) {
-        if self.store.is_shared() {
+        if self.store.outlives_process() {
             self.live.watch(live.clone());
         }
     }

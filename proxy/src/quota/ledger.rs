@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use super::account::{Amounts, Ending, Kind, LimitId, Slot, Totals};
 use super::chain::{Chain, Places};
+use super::changes::{Changes, Watch};
 use super::lease::{Hold, LeaseId, OnExpiry};
 use super::store::{Answer, Ask, Reclaimed, Renewal, Status};
 
@@ -35,15 +36,60 @@ pub struct Ledger {
     leases: HashMap<LeaseId, Entry, BuildHasherDefault<IdHasher>>,
     /// No live lease is due before this; it may be earlier than the first deadline, never later.
     next_due: f64,
+    /// Only of a ledger that is journalled.
+    watch: Option<Watch>,
 }
 
 impl Default for Ledger {
     fn default() -> Self {
-        Self { accounts: Vec::new(), index: HashMap::new(), leases: HashMap::default(), next_due: f64::INFINITY }
+        Self {
+            accounts: Vec::new(),
+            index: HashMap::new(),
+            leases: HashMap::default(),
+            next_due: f64::INFINITY,
+            watch: None,
+        }
     }
 }
 
 impl Ledger {
+    /// The ledger of a former process, and from here on the record of what changes.
+    pub fn restored<'j>(
+        accounts: impl Iterator<Item = (&'j str, &'j Account)>,
+        leases: impl Iterator<Item = (LeaseId, &'j Arc<Chain>, &'j Hold)>,
+    ) -> Self {
+        let mut ledger = Self { watch: Some(Watch::default()), ..Self::default() };
+        for (key, account) in accounts {
+            let at = ledger.account(key);
+            ledger.accounts[at] = account.clone();
+            if let Some(watch) = &mut ledger.watch {
+                watch.keep(at, key);
+            }
+        }
+        for (id, chain, hold) in leases {
+            ledger.places(chain);
+            ledger.next_due = ledger.next_due.min(hold.deadline);
+            ledger.leases.insert(id, Entry::Live { chain: chain.clone(), hold: hold.clone() });
+            ledger.changed(id);
+        }
+        // What was read from the journal is no news to it.
+        drop(ledger.take_changes());
+        ledger
+    }
+
+    /// What a journal has yet to write; nothing if there is none.
+    pub fn take_changes(&mut self) -> Changes {
+        let Some(watch) = &mut self.watch else { return Changes::default() };
+        let (accounts, leases) = (&self.accounts, &self.leases);
+        watch.take(
+            |at| accounts[at].clone(),
+            |id| match leases.get(&id)? {
+                Entry::Live { chain, hold } => Some((chain.clone(), hold.clone())),
+                Entry::Expired { .. } | Entry::Cancelled { .. } => None,
+            },
+        )
+    }
+
     /// Finds or makes the accounts of a chain; done once per chain, so that a call needs no hashing.
     pub fn place(&mut self, chain: &Chain) -> Places {
         let accounts: Vec<usize> = chain.accounts.iter().map(|account| self.account(&account.key)).collect();
@@ -55,7 +101,30 @@ impl Ledger {
             })
         };
         let slots = chain.limits.iter().map(place).collect();
+        self.keep_long(chain, &accounts);
         Places { accounts, slots }
+    }
+
+    /// An account with a long limit is journalled whole from here on, with the leases that hold it already.
+    fn keep_long(&mut self, chain: &Chain, accounts: &[usize]) {
+        let Some(watch) = &mut self.watch else { return };
+        for entry in chain.limits.iter().filter(|entry| entry.limit.window.is_long()) {
+            let at = accounts[entry.account];
+            if watch.keep(at, &chain.accounts[entry.account].key) {
+                let holds = |chain: &Chain| chain.places.get().is_some_and(|places| places.accounts.contains(&at));
+                for (id, entry) in &self.leases {
+                    if matches!(entry, Entry::Live { chain, .. } if holds(chain)) {
+                        watch.lease(*id, true);
+                    }
+                }
+            }
+        }
+    }
+
+    fn changed(&mut self, id: LeaseId) {
+        if let Some(watch) = &mut self.watch {
+            watch.lease(id, matches!(self.leases.get(&id), Some(Entry::Live { .. })));
+        }
     }
 
     fn account(&mut self, key: &str) -> usize {
@@ -119,6 +188,7 @@ impl Ledger {
             self.accounts[at] = account;
         }
         self.leases.insert(ask.id, Entry::Live { chain: old, hold });
+        self.changed(ask.id);
         refused
     }
 
@@ -144,6 +214,7 @@ impl Ledger {
             }
             None => Status::Absent,
         };
+        self.changed(renewal.id);
         Answer { status, now_us: now, due: false, levels: Vec::new() }
     }
 
@@ -163,6 +234,7 @@ impl Ledger {
             }
             None => Status::Absent,
         };
+        self.changed(id);
         Answer { status, now_us: now, due: false, levels: Vec::new() }
     }
 
@@ -178,6 +250,7 @@ impl Ledger {
                 Status::Done
             }
         };
+        self.changed(id);
         Answer { status, now_us: now, due: false, levels: Vec::new() }
     }
 
@@ -198,6 +271,7 @@ impl Ledger {
             }
             None => (Status::Absent, Vec::new()),
         };
+        self.changed(id);
         Answer { status, now_us: now, due: false, levels }
     }
 
@@ -260,6 +334,10 @@ impl Ledger {
         self.next_due = self.next_due.min(deadline);
         let hold = Hold { dispatched: false, deadline, held: ask.need, checkpoint: Amounts::default(), epochs };
         self.leases.insert(ask.id, Entry::Live { chain: chain.clone(), hold });
+        self.changed(ask.id);
+        if let Some(watch) = &mut self.watch {
+            watch.accounts(&places.accounts);
+        }
     }
 
     fn resolve(&mut self, chain: &Chain, hold: &Hold, held: &Amounts, actual: &Amounts, ending: Ending, now: f64) {
@@ -274,6 +352,9 @@ impl Ledger {
         }
         for &at in &places.accounts {
             self.accounts[at].totals.resolve(ending, held.tokens(), actual.tokens());
+        }
+        if let Some(watch) = &mut self.watch {
+            watch.accounts(&places.accounts);
         }
     }
 

@@ -1,11 +1,14 @@
-//! The embedded store: the pure ledger behind one mutex. For one process; a lease here cannot outlive its holder.
+//! The embedded store: the pure ledger behind one mutex, and behind that a journal if what it counts must outlive the
+//! process. For one process at a time.
 
+use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use super::account::Amounts;
 use super::chain::Chain;
+use super::journal::{Journal, JournalError};
 use super::lease::{LeaseId, OnExpiry};
 use super::ledger::Ledger;
 use super::store::{Answer, Ask, Reclaimed, Renewal};
@@ -33,11 +36,29 @@ impl Clock {
 pub struct MemoryStore {
     ledger: Mutex<Ledger>,
     clock: Clock,
+    journal: Option<Journal>,
 }
 
 impl MemoryStore {
     pub fn new(clock: Clock) -> Self {
-        Self { ledger: Mutex::default(), clock }
+        Self { ledger: Mutex::default(), clock, journal: None }
+    }
+
+    /// Goes on where the journal in `folder` ends, and keeps it from then on.
+    pub fn journalled(folder: &Path, clock: Clock) -> Result<Self, JournalError> {
+        let (journal, ledger) = Journal::open(folder)?;
+        Ok(Self { ledger: Mutex::new(ledger), clock, journal: Some(journal) })
+    }
+
+    pub fn is_journalled(&self) -> bool {
+        self.journal.is_some()
+    }
+
+    /// Blocks on the disk, never under the ledger's mutex. What cannot be written now is written by a later call.
+    pub fn flush(&self) {
+        if let Some(journal) = &self.journal {
+            journal.flush(|| self.ledger().take_changes());
+        }
     }
 
     /// The whole ledger, for audits.

@@ -114,6 +114,18 @@ pub struct Limit {
     pub window: Window,
 }
 
+impl Window {
+    /// Long enough that a restart of the gateway must not give its use back.
+    pub fn is_long(&self) -> bool {
+        match self {
+            Self::Bucket { period, .. } => period.as_secs() >= 3600,
+            Self::Calendar { period, .. } => period.nominal_us() >= 3600e6,
+            Self::Lifetime => true,
+            Self::Held => false,
+        }
+    }
+}
+
 impl Limit {
     pub fn per(unit: Unit, amount: u64, period: Duration) -> Self {
         Self { unit, amount, window: Window::Bucket { period, burst: amount } }

@@ -1,11 +1,13 @@
 //! The one seam between the quota logic and where accounts live. Operations are named after the life of a lease;
 //! each is atomic over all accounts of a chain.
 
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
 use super::account::Amounts;
-use super::chain::Chain;
+use super::chain::{Chain, GLOBAL_TAG};
+use super::journal::JournalError;
 use super::lease::{LeaseId, OnExpiry};
 use super::memory::{Clock, MemoryStore};
 use super::redis::{RedisOptions, RedisStore};
@@ -99,6 +101,11 @@ impl Store {
         Self::Memory(MemoryStore::new(clock))
     }
 
+    /// For one process at a time. Long windows and live leases are kept in `folder`.
+    pub fn journalled(folder: &Path, clock: Clock) -> Result<Self, JournalError> {
+        MemoryStore::journalled(folder, clock).map(Self::Memory)
+    }
+
     /// Whether a call is worth trying.
     pub fn is_up(&self) -> bool {
         match self {
@@ -186,14 +193,18 @@ impl Store {
     /// The next page of orgs that any gateway ever noted.
     pub async fn some_orgs(&self) -> Result<Vec<String>, StoreError> {
         match self {
-            Self::Memory(_) => Ok(Vec::new()),
+            // One stands for all: reclaim here is for every org at once.
+            Self::Memory(_) => Ok(vec![GLOBAL_TAG.to_owned()]),
             Self::Redis(store) => store.some_orgs().await,
         }
     }
 
     /// Leases outlive this process, so they have deadlines and must be renewed.
-    pub fn is_shared(&self) -> bool {
-        matches!(self, Self::Redis(_))
+    pub fn outlives_process(&self) -> bool {
+        match self {
+            Self::Memory(store) => store.is_journalled(),
+            Self::Redis(_) => true,
+        }
     }
 }
 

@@ -2,6 +2,7 @@
 
 mod calls;
 mod concurrency;
+mod journal;
 mod leases;
 mod model;
 mod outages;
