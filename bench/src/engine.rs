@@ -1,7 +1,10 @@
 //! `penstock bench engine`: how fast a running engine produces tokens, over HTTP: so many streams at once, each begun
 //! together, their prompts all different.
 
-use std::{net::SocketAddr, time::Duration};
+use std::{
+    net::SocketAddr,
+    time::{Duration, Instant},
+};
 
 use bytes::Bytes;
 
@@ -21,6 +24,8 @@ pub struct Options {
     pub repetitions: usize,
     pub max_tokens: u64,
     pub timeout: Duration,
+    /// For a model that is still being loaded.
+    pub ready_within: Duration,
 }
 
 impl Options {
@@ -32,6 +37,7 @@ impl Options {
             repetitions: 3,
             max_tokens: 128,
             timeout: Duration::from_secs(300),
+            ready_within: Duration::from_secs(120),
         }
     }
 }
@@ -53,6 +59,22 @@ fn request(options: &Options, number: usize) -> Bytes {
     target.requests.into_iter().next().unwrap_or_default()
 }
 
+/// Until the engine no longer says that it is loading, or is not there yet.
+fn wait(options: &Options) -> Result<(), Error> {
+    let deadline = Instant::now() + options.ready_within;
+    loop {
+        let why = match load::get(options.address, "/health") {
+            Ok(answer) if answer.status != 503 => return Ok(()),
+            Ok(answer) => format!("status {}: {}", answer.status, answer.body),
+            Err(error) => error,
+        };
+        if Instant::now() >= deadline {
+            return Err(Error::wrong("the engine", format!("not ready, {why}")));
+        }
+        std::thread::sleep(Duration::from_millis(100));
+    }
+}
+
 /// Blocks until every round has been answered.
 pub fn run(options: &Options, progress: &mut dyn FnMut(&str)) -> Result<Report, Error> {
     let machine = Machine::here();
@@ -71,7 +93,8 @@ pub fn run(options: &Options, progress: &mut dyn FnMut(&str)) -> Result<Report, 
             None => Ok(outcome),
         }
     };
-    progress("warming up");
+    progress("waiting for the engine, then warming up");
+    wait(options)?;
     round(1)?;
     for streams in &options.streams {
         let mut outcomes = Vec::new();

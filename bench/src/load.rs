@@ -19,7 +19,7 @@ use std::{
 use bytes::Bytes;
 use tokio::task::LocalSet;
 
-pub use probe::{Answer, probe, put};
+pub use probe::{Answer, get, probe, put};
 pub use sample::{Series, Totals};
 pub use schedule::Arrivals;
 

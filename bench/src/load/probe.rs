@@ -29,6 +29,10 @@ pub fn probe(target: &Target) -> Result<Answer, String> {
     ask(target.address, request.clone())
 }
 
+pub fn get(address: SocketAddr, path: &str) -> Result<Answer, String> {
+    ask(address, Bytes::from(format!("GET {path} HTTP/1.1\r\nhost: {address}\r\n\r\n")))
+}
+
 pub fn put(address: SocketAddr, path: &str, json: &str) -> Result<Answer, String> {
     let head = format!("PUT {path} HTTP/1.1\r\nhost: {address}\r\ncontent-length: {}\r\n\r\n", json.len());
     ask(address, Bytes::from(head + json))

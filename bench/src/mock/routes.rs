@@ -80,7 +80,9 @@ fn route(parts: &Parts) -> Route {
     let path = parts.uri.path();
     match (&parts.method, path) {
         (&Method::PUT | &Method::DELETE, "/settings") | (&Method::POST, "/next") => Route::Control,
-        (&Method::GET, "/stats" | "/healthz") | (&Method::GET | &Method::DELETE, "/requests") => Route::Control,
+        (&Method::GET, "/stats" | "/health" | "/healthz") | (&Method::GET | &Method::DELETE, "/requests") => {
+            Route::Control
+        }
         (&Method::POST, path) if path.ends_with("/chat/completions") => Route::Text(Endpoint::Chat),
         (&Method::POST, path) if path.ends_with("/completions") => Route::Text(Endpoint::Completions),
         (&Method::POST, path) if path.ends_with("/embeddings") => Route::Embeddings,

@@ -34,3 +34,15 @@ fn a_failing_engine_is_an_error() {
     let error = engine::run(&engine::Options::new(mock.address(), "m"), &mut |_| {}).unwrap_err();
     assert!(error.to_string().contains("status 500"), "{error}");
 }
+
+#[test]
+fn an_engine_that_is_not_there_is_waited_for_and_named() {
+    let mock = Mock::start(Options::default()).unwrap();
+    let address = mock.address();
+    drop(mock);
+    let ready_within = std::time::Duration::from_millis(300);
+    let options = engine::Options { ready_within, ..engine::Options::new(address, "m") };
+    let began = std::time::Instant::now();
+    let error = engine::run(&options, &mut |_| {}).unwrap_err();
+    assert!(began.elapsed() >= ready_within && error.to_string().contains("not ready"), "{error}");
+}
