@@ -9,12 +9,15 @@ use super::chain::Chain;
 use super::lease::{Hold, LeaseId};
 use super::ledger::{Account, IdHasher};
 
+/// A live lease with the chain that it is held on.
+pub type Held = (Arc<Chain>, Hold);
+
 /// One consistent step of the ledger, as values: applying it twice changes nothing more.
 #[derive(Debug, Default)]
 pub struct Changes {
     pub accounts: Vec<(Arc<str>, Account)>,
     /// `None`: the lease has ended.
-    pub leases: Vec<(LeaseId, Option<(Arc<Chain>, Hold)>)>,
+    pub leases: Vec<(LeaseId, Option<Held>)>,
 }
 
 impl Changes {

@@ -84,7 +84,7 @@ pub struct Renewal {
 
 #[derive(Debug)]
 pub enum Store {
-    Memory(MemoryStore),
+    Memory(Box<MemoryStore>),
     Redis(RedisStore),
 }
 
@@ -98,12 +98,12 @@ impl StoreError {
 impl Store {
     /// For one process. Nothing outlives it.
     pub fn memory(clock: Clock) -> Self {
-        Self::Memory(MemoryStore::new(clock))
+        Self::Memory(Box::new(MemoryStore::new(clock)))
     }
 
     /// For one process at a time. Long windows and live leases are kept in `folder`.
     pub fn journalled(folder: &Path, clock: Clock) -> Result<Self, JournalError> {
-        MemoryStore::journalled(folder, clock).map(Self::Memory)
+        MemoryStore::journalled(folder, clock).map(|store| Self::Memory(Box::new(store)))
     }
 
     /// Whether a call is worth trying.
