@@ -74,7 +74,7 @@ impl CpuBackend {
             vocab_size: model.vocab_size as u32,
             context_length: model.context_length,
             kv: kv.layout(&model, &shape, kv_blocks),
-            numerics_id: if exact { "exact-f32-kv32-1" } else { "cpu-int8-kv16-1" }.to_owned(),
+            numerics_id: if exact { "exact-f32-kv32-1" } else { "cpu-int16-8-kv16-1" }.to_owned(),
             model_digest: weights.digest,
         };
         tracing::info!(isa = isa.name(), threads = threads.threads(), numerics = spec.numerics_id, "model loaded");

@@ -23,42 +23,64 @@ macro_rules! for_each {
     };
 }
 
-/// 32 activations as signed bytes with one scale: x = q * scale.
+/// 32 activations as signed bytes with one scale: x = q * scale; or, with a [`LowUnit`], x = (256 * q + low) * scale.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 #[repr(C)]
 pub struct ActUnit {
     /// Four bytes each, the lowest first.
     q: [i32; GROUPS],
     scale: f32,
-    /// scale * (sum of all q): what a minimum of the weights is multiplied by.
+    /// scale * (sum of all that it scales): what a minimum of the weights is multiplied by.
     min_scale: f32,
     /// Sums of the q of each half, for weights around a zero point.
     sums: [i32; 2],
 }
 
-/// Activation rows for one product: `wide` always, `int8` where quantised weights take it.
+/// The second bytes of 32 activations, where one is not precise enough.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[repr(C)]
+pub struct LowUnit {
+    q: [i32; GROUPS],
+    sums: [i32; 2],
+}
+
+/// How quantised weights see activations. (rows, columns / 32)
+#[derive(Clone, Copy)]
+pub enum Quantised<'a> {
+    Bytes(&'a [ActUnit]),
+    Pairs(&'a [ActUnit], &'a [LowUnit]),
+}
+
+/// Activation rows for one product: `wide` always, `int` where quantised weights take it.
 #[derive(Clone, Copy)]
 pub struct Input<'a> {
     /// (rows, columns)
     pub wide: &'a [f32],
-    /// (rows, columns / 32); `None` in exact mode.
-    pub int8: Option<&'a [ActUnit]>,
+    /// `None` in exact mode.
+    pub int: Option<Quantised<'a>>,
 }
 
-/// Quantises one row: each 32 share the scale max |x| / 127, rounded to nearest, ties to even.
-pub fn quantise(isa: Isa, x: &[f32], out: &mut [ActUnit]) {
-    isa.run(Quantise { x, out });
+/// Quantises one row: each 32 share the scale max |x| / 127, rounded to nearest, ties to even. With `low`, what the
+/// rounding leaves is kept in a second byte, of 1/256 of that.
+pub fn quantise(isa: Isa, x: &[f32], out: &mut [ActUnit], low: Option<&mut [LowUnit]>) {
+    match low {
+        None => isa.run(Quantise { x, out }),
+        Some(low) => isa.run(QuantisePairs { x, out, low }),
+    }
 }
 
-/// Outputs 16 * tile ..+ 16 of every row in `rows` (first and count) of `input`, to `out[row - first]`.
+/// Outputs 16 * tile ..+ 16 of the rows from `first_row` on, as many as `out` has.
 pub fn multiply(isa: Isa, matrix: &Matrix, tile: usize, input: Input, first_row: usize, out: &mut [[f32; LANES]]) {
     let units = matrix.units();
     let first = tile * units;
     let wide = &input.wide[first_row * matrix.columns..(first_row + out.len()) * matrix.columns];
-    let int8 = input.int8.map(|units_of_rows| &units_of_rows[first_row * units..(first_row + out.len()) * units]);
+    let range = first_row * units..(first_row + out.len()) * units;
     with_tiles!(&matrix.data,
-        quantised tiles => match int8 {
-            Some(rows) => isa.run(Int8 { tiles, first, units, rows, out }),
+        quantised tiles => match input.int {
+            Some(Quantised::Bytes(rows)) => isa.run(Bytes { tiles, first, units, rows: &rows[range], out }),
+            Some(Quantised::Pairs(rows, low)) => {
+                isa.run(Pairs { tiles, first, units, rows: &rows[range.clone()], low: &low[range], out });
+            }
             None => isa.run(Wide { source: tiles, first, units, rows: wide, out }),
         },
         float source => isa.run(Wide { source, first, units, rows: wide, out }));
@@ -80,21 +102,63 @@ impl Kernel for Quantise<'_> {
             let largest = s.largest(s.max(s.abs(low), s.abs(high)));
             let inverse = if largest > 0.0 { 127.0 / largest } else { 0.0 };
             let q = [s.quantise(low, inverse), s.quantise(high, inverse)];
-            let sums = q.map(|half| half.iter().map(|q| i32::from(*q)).sum::<i32>());
-            let scale = largest / 127.0;
-            let bytes = q.as_flattened().as_chunks::<4>().0;
-            *out = ActUnit {
-                q: std::array::from_fn(|i| i32::from_le_bytes(bytes[i].map(|byte| byte as u8))),
-                scale,
-                min_scale: scale * (sums[0] + sums[1]) as f32,
-                sums,
-            };
+            let (sums, scale) = (q.map(sum), largest / 127.0);
+            *out = ActUnit { q: pack(&q), scale, min_scale: scale * (sums[0] + sums[1]) as f32, sums };
         }
     }
 }
 
+struct QuantisePairs<'a> {
+    x: &'a [f32],
+    out: &'a mut [ActUnit],
+    low: &'a mut [LowUnit],
+}
+
+impl Kernel for QuantisePairs<'_> {
+    type Out = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) {
+        for ((x, out), low) in self.x.as_chunks::<UNIT>().0.iter().zip(self.out).zip(self.low) {
+            let halves = x.as_chunks::<LANES>().0;
+            let x = [s.load(&halves[0]), s.load(&halves[1])];
+            let largest = s.largest(s.max(s.abs(x[0]), s.abs(x[1])));
+            let inverse = if largest > 0.0 { 127.0 / largest } else { 0.0 };
+            let q = [s.quantise(x[0], inverse), s.quantise(x[1], inverse)];
+            let rest = [rest(s, x[0], inverse), rest(s, x[1], inverse)];
+            let rest = [s.quantise(rest[0], 256.0), s.quantise(rest[1], 256.0)];
+            let scale = largest / (127.0 * 256.0);
+            let (sums, low_sums) = (q.map(sum), rest.map(sum));
+            let total = 256 * (sums[0] + sums[1]) + low_sums[0] + low_sums[1];
+            *out = ActUnit { q: pack(&q), scale, min_scale: scale * total as f32, sums };
+            *low = LowUnit { q: pack(&rest), sums: low_sums };
+        }
+    }
+}
+
+/// What rounding x * inverse to a whole number leaves, at most 127/256 either way.
+#[inline(always)]
+fn rest<S: Simd>(s: S, x: S::F, inverse: f32) -> S::F {
+    const SHIFT: f32 = 12_582_912.0;
+    let scaled = s.mul(x, s.splat(inverse));
+    let rounded = s.sub(s.add(scaled, s.splat(SHIFT)), s.splat(SHIFT));
+    let limit = 127.0 / 256.0;
+    s.min(s.max(s.sub(scaled, rounded), s.splat(-limit)), s.splat(limit))
+}
+
+#[inline(always)]
+fn sum(half: [i8; LANES]) -> i32 {
+    half.iter().map(|q| i32::from(*q)).sum()
+}
+
+#[inline(always)]
+fn pack(q: &[[i8; LANES]; 2]) -> [i32; GROUPS] {
+    let bytes = q.as_flattened().as_chunks::<4>().0;
+    std::array::from_fn(|i| i32::from_le_bytes(bytes[i].map(|byte| byte as u8)))
+}
+
 /// Quantised weights, quantised activations: whole numbers within a unit, f32 from unit to unit.
-struct Int8<'a, F: Format> {
+struct Bytes<'a, F: Format> {
     tiles: &'a Tiles<F>,
     first: usize,
     units: usize,
@@ -102,34 +166,33 @@ struct Int8<'a, F: Format> {
     out: &'a mut [[f32; LANES]],
 }
 
-impl<F: Format> Kernel for Int8<'_, F> {
+impl<F: Format> Kernel for Bytes<'_, F> {
     type Out = ();
 
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
-        let units = self.units;
-        let range = self.first..self.first + units;
-        let quants = &self.tiles.quants[range.clone()];
-        let scales = &self.tiles.scales[range.clone()];
-        let mins = if F::HAS_MIN { &self.tiles.mins[range] } else { &[] };
-        let tile = IntTile::<F> { quants, scales, mins };
-        let rows = &self.rows[..self.out.len() * units];
-        let (mut done, count) = (0, self.out.len());
-        while count - done >= 8 {
-            tile.multiply::<S, 8>(s, &rows[done * units..], &mut self.out[done..]);
-            done += 8;
-        }
-        if count - done >= 4 {
-            tile.multiply::<S, 4>(s, &rows[done * units..], &mut self.out[done..]);
-            done += 4;
-        }
-        if count - done >= 2 {
-            tile.multiply::<S, 2>(s, &rows[done * units..], &mut self.out[done..]);
-            done += 2;
-        }
-        if count > done {
-            tile.multiply::<S, 1>(s, &rows[done * units..], &mut self.out[done..]);
-        }
+        let tile = IntTile::new(self.tiles, self.first, self.units);
+        tile.multiply_all::<S, false>(s, self.rows, &[], self.out);
+    }
+}
+
+/// The same with activations of two bytes.
+struct Pairs<'a, F: Format> {
+    tiles: &'a Tiles<F>,
+    first: usize,
+    units: usize,
+    rows: &'a [ActUnit],
+    low: &'a [LowUnit],
+    out: &'a mut [[f32; LANES]],
+}
+
+impl<F: Format> Kernel for Pairs<'_, F> {
+    type Out = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) {
+        let tile = IntTile::new(self.tiles, self.first, self.units);
+        tile.multiply_all::<S, true>(s, self.rows, self.low, self.out);
     }
 }
 
@@ -139,19 +202,65 @@ struct IntTile<'a, F: Format> {
     mins: &'a [F::Scale],
 }
 
-impl<F: Format> IntTile<'_, F> {
+impl<'a, F: Format> IntTile<'a, F> {
+    fn new(tiles: &'a Tiles<F>, first: usize, units: usize) -> Self {
+        let range = first..first + units;
+        let mins = if F::HAS_MIN { &tiles.mins[range.clone()] } else { &[] };
+        Self { quants: &tiles.quants[range.clone()], scales: &tiles.scales[range], mins }
+    }
+
+    /// LOW: the activations have second bytes, in `low`.
+    #[inline(always)]
+    fn multiply_all<S: Simd, const LOW: bool>(
+        &self,
+        s: S,
+        rows: &[ActUnit],
+        low: &[LowUnit],
+        out: &mut [[f32; LANES]],
+    ) {
+        let units = self.quants.len();
+        let (mut done, count) = (0, out.len());
+        macro_rules! take {
+            ($n:literal) => {{
+                let low = if LOW { &low[done * units..] } else { low };
+                self.multiply::<S, $n, LOW>(s, &rows[done * units..], low, &mut out[done..]);
+                done += $n;
+            }};
+        }
+        while S::ROWS_AT_ONCE >= 8 && count - done >= 8 {
+            take!(8);
+        }
+        while S::ROWS_AT_ONCE >= 4 && count - done >= 4 {
+            take!(4);
+        }
+        while count > done {
+            take!(1);
+        }
+    }
+
     /// N rows at once share the unpacking of the weights; each row's arithmetic is the same for any N.
     #[inline(always)]
-    fn multiply<S: Simd, const N: usize>(&self, s: S, rows: &[ActUnit], out: &mut [[f32; LANES]]) {
+    fn multiply<S: Simd, const N: usize, const LOW: bool>(
+        &self,
+        s: S,
+        rows: &[ActUnit],
+        low: &[LowUnit],
+        out: &mut [[f32; LANES]],
+    ) {
         let units = self.quants.len();
         let rows: [&[ActUnit]; N] = std::array::from_fn(|n| &rows[n * units..(n + 1) * units]);
+        let low: [&[LowUnit]; N] =
+            std::array::from_fn(|n| if LOW { &low[n * units..(n + 1) * units] } else { &low[..0] });
         let mut sums = [s.splat(0.0); N];
         for (unit, q) in self.quants.iter().enumerate() {
             if N <= 4 {
                 prefetch(s, q);
             }
             let weights = self.unit(s, q, unit);
-            for_each!(n < N, sums[n] = weights.add_product(s, &rows[n][unit], sums[n]));
+            for_each!(n < N, {
+                let low = if LOW { Some(&low[n][unit]) } else { None };
+                sums[n] = weights.add_product(s, &rows[n][unit], low, sums[n]);
+            });
         }
         for_each!(n < N, s.store(sums[n], &mut out[n]));
     }
@@ -199,17 +308,24 @@ struct IntUnit<S: Simd, F> {
 impl<S: Simd, F: Format> IntUnit<S, F> {
     /// sum + the products with one row's unit.
     #[inline(always)]
-    fn add_product(&self, s: S, act: &ActUnit, sum: S::F) -> S::F {
+    fn add_product(&self, s: S, act: &ActUnit, low: Option<&LowUnit>, sum: S::F) -> S::F {
         let scale = s.splat(act.scale);
         let mut sum = sum;
         if F::Scale::HALVES {
             for_each!(half < 2, {
-                let dot = s.to_f32(self.dots::<{ GROUPS / 2 }>(s, half * GROUPS / 2, &act.q, act.sums[half]));
-                sum = s.fma(dot, s.mul(self.scales[half], scale), sum);
+                let first = half * GROUPS / 2;
+                let mut dot = self.dots::<{ GROUPS / 2 }>(s, first, &act.q, act.sums[half]);
+                if let Some(low) = low {
+                    dot = s.join(dot, self.dots::<{ GROUPS / 2 }>(s, first, &low.q, low.sums[half]));
+                }
+                sum = s.fma(s.to_f32(dot), s.mul(self.scales[half], scale), sum);
             });
         } else {
-            let dot = s.to_f32(self.dots::<GROUPS>(s, 0, &act.q, act.sums[0] + act.sums[1]));
-            sum = s.fma(dot, s.mul(self.scales[0], scale), sum);
+            let mut dot = self.dots::<GROUPS>(s, 0, &act.q, act.sums[0] + act.sums[1]);
+            if let Some(low) = low {
+                dot = s.join(dot, self.dots::<GROUPS>(s, 0, &low.q, low.sums[0] + low.sums[1]));
+            }
+            sum = s.fma(s.to_f32(dot), s.mul(self.scales[0], scale), sum);
         }
         if F::HAS_MIN { s.fma(self.min, s.splat(act.min_scale), sum) } else { sum }
     }
@@ -244,7 +360,7 @@ impl<T: Source> Kernel for Wide<'_, T> {
     fn run<S: Simd>(self, s: S) {
         let columns = self.units * UNIT;
         let (mut done, count) = (0, self.out.len());
-        while count - done >= 8 {
+        while S::ROWS_AT_ONCE >= 8 && count - done >= 8 {
             let rows = &self.rows[done * columns..];
             wide::<S, T, 8>(s, self.source, self.first, self.units, rows, &mut self.out[done..]);
             done += 8;

@@ -4,7 +4,7 @@
 
 use super::attention::{self, Cache, Queries};
 use super::buffer::Disjoint;
-use super::gemm::{self, ActUnit, Input};
+use super::gemm::{self, ActUnit, Input, LowUnit, Quantised};
 use super::kv::{self, KvElement};
 use super::load::{Layer, Weights};
 use super::norm;
@@ -40,14 +40,24 @@ pub struct Acts {
     hidden: Vec<f32>,
     /// What joins the residual stream. (rows, width)
     projected: Vec<f32>,
-    /// The input of the next product in 8 bits. (rows, columns / 32)
-    int8: Vec<ActUnit>,
+    /// The input of the next product, quantised. (rows, columns / 32)
+    units: Vec<ActUnit>,
+    /// Its second bytes, if it has some. (rows, columns / 32)
+    low: Vec<LowUnit>,
     /// (cos, sin) of each rope, row and pair. (ropes, rows, head_dim / 2)
     angles: Vec<[f32; 2]>,
     /// (rows of a slice, vocab)
     logits: Vec<f32>,
     attention: Vec<attention::Scratch>,
     samplers: Vec<sampler::Scratch>,
+}
+
+/// What a product reads its activations as.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Reads {
+    Wide,
+    Bytes,
+    Pairs,
 }
 
 /// One step: all that its operations need. `E` is what the KV pool holds.
@@ -96,12 +106,12 @@ impl<E: KvElement> Ops for Step<'_, E> {
     fn attn_in(&mut self, layer: usize) -> Result<(), Error> {
         let weights = &self.weights.layers[layer];
         let matrices = [&weights.q, &weights.k, &weights.v];
-        let int8 = self.takes_int8(&matrices);
-        self.norm_rows(&weights.attn_norm, int8)?;
+        let reads = self.reads(&matrices, Reads::Pairs);
+        self.norm_rows(&weights.attn_norm, reads)?;
         let (rows, row_len) = (self.work.tokens.len(), self.qkv_len());
         let acts = &mut *self.acts;
         acts.qkv.resize(rows * row_len, 0.0);
-        let input = Input { wide: &acts.normed, int8: int8.then_some(acts.int8.as_slice()) };
+        let input = Input { wide: &acts.normed, int: quantised(reads, &acts.units, &acts.low) };
         project(self.isa, self.threads, &matrices, input, rows, &mut acts.qkv)?;
         self.rotate_and_write(layer, weights)
     }
@@ -148,13 +158,18 @@ impl<E: KvElement> Ops for Step<'_, E> {
 
     fn attn_out(&mut self, layer: usize) -> Result<(), Error> {
         let weights = &self.weights.layers[layer];
-        let int8 = self.takes_int8(&[&weights.o]);
+        let reads = self.reads(&[&weights.o], Reads::Bytes);
         let rows = self.work.tokens.len();
         let acts = &mut *self.acts;
-        if int8 {
-            quantise_rows(self.isa, self.threads, &acts.attended, weights.o.columns, &mut acts.int8)?;
-        }
-        let input = Input { wide: &acts.attended, int8: int8.then_some(acts.int8.as_slice()) };
+        quantise_rows(
+            self.isa,
+            self.threads,
+            reads,
+            &acts.attended,
+            weights.o.columns,
+            (&mut acts.units, &mut acts.low),
+        )?;
+        let input = Input { wide: &acts.attended, int: quantised(reads, &acts.units, &acts.low) };
         acts.projected.resize(rows * self.spec.width, 0.0);
         project(self.isa, self.threads, &[&weights.o], input, rows, &mut acts.projected)?;
         self.add_to_stream(weights.post_attn_norm.as_deref())
@@ -162,19 +177,17 @@ impl<E: KvElement> Ops for Step<'_, E> {
 
     fn ffn(&mut self, layer: usize) -> Result<(), Error> {
         let weights = &self.weights.layers[layer];
-        let int8 = self.takes_int8(&[&weights.gate, &weights.up]);
-        self.norm_rows(&weights.ffn_norm, int8)?;
+        let reads = self.reads(&[&weights.gate, &weights.up], Reads::Bytes);
+        self.norm_rows(&weights.ffn_norm, reads)?;
         let rows = self.work.tokens.len();
         let acts = &mut *self.acts;
         acts.hidden.resize(rows * self.spec.hidden, 0.0);
-        let input = Input { wide: &acts.normed, int8: int8.then_some(acts.int8.as_slice()) };
+        let input = Input { wide: &acts.normed, int: quantised(reads, &acts.units, &acts.low) };
         gated(self.isa, self.threads, self.spec.activation, [&weights.gate, &weights.up], input, &mut acts.hidden)?;
-        let int8 = self.takes_int8(&[&weights.down]);
+        let reads = self.reads(&[&weights.down], Reads::Bytes);
         let acts = &mut *self.acts;
-        if int8 {
-            quantise_rows(self.isa, self.threads, &acts.hidden, self.spec.hidden, &mut acts.int8)?;
-        }
-        let input = Input { wide: &acts.hidden, int8: int8.then_some(acts.int8.as_slice()) };
+        quantise_rows(self.isa, self.threads, reads, &acts.hidden, self.spec.hidden, (&mut acts.units, &mut acts.low))?;
+        let input = Input { wide: &acts.hidden, int: quantised(reads, &acts.units, &acts.low) };
         acts.projected.resize(rows * self.spec.width, 0.0);
         project(self.isa, self.threads, &[&weights.down], input, rows, &mut acts.projected)?;
         self.add_to_stream(weights.post_ffn_norm.as_deref())
@@ -182,7 +195,7 @@ impl<E: KvElement> Ops for Step<'_, E> {
 
     fn head(&mut self) -> Result<(), Error> {
         let output = self.weights.output.as_ref().unwrap_or(&self.weights.embedding);
-        let int8 = self.takes_int8(&[output]);
+        let reads = self.reads(&[output], Reads::Pairs);
         let (width, vocab) = (self.spec.width, self.spec.vocab_size);
         for samples in self.plan.samples.chunks(HEAD_ROWS) {
             let acts = &mut *self.acts;
@@ -191,10 +204,8 @@ impl<E: KvElement> Ops for Step<'_, E> {
                 let x = &acts.stream[sample.row as usize * width..][..width];
                 norm::rms_norm(self.isa, x, &self.weights.output_norm, self.spec.norm_eps, out);
             }
-            if int8 {
-                quantise_rows(self.isa, self.threads, &acts.normed, width, &mut acts.int8)?;
-            }
-            let input = Input { wide: &acts.normed, int8: int8.then_some(acts.int8.as_slice()) };
+            quantise_rows(self.isa, self.threads, reads, &acts.normed, width, (&mut acts.units, &mut acts.low))?;
+            let input = Input { wide: &acts.normed, int: quantised(reads, &acts.units, &acts.low) };
             acts.logits.resize(samples.len() * vocab, 0.0);
             project(self.isa, self.threads, &[output], input, samples.len(), &mut acts.logits)?;
             self.sample(samples)?;
@@ -208,27 +219,26 @@ impl<E: KvElement> Step<'_, E> {
         (self.spec.heads + 2 * self.spec.kv_heads) * self.spec.head_dim
     }
 
-    fn takes_int8(&self, matrices: &[&Matrix]) -> bool {
-        !self.exact && matrices.iter().any(|matrix| matrix.is_quantised())
+    /// `precision` if any of the matrices is quantised and the mode allows it.
+    fn reads(&self, matrices: &[&Matrix], precision: Reads) -> Reads {
+        let quantised = !self.exact && matrices.iter().any(|matrix| matrix.is_quantised());
+        if quantised { precision } else { Reads::Wide }
     }
 
-    /// The stream's rows, normed, and in 8 bits if asked.
-    fn norm_rows(&mut self, weight: &[f32], int8: bool) -> Result<(), Error> {
+    /// The stream's rows, normed, and quantised as the next product reads them.
+    fn norm_rows(&mut self, weight: &[f32], reads: Reads) -> Result<(), Error> {
         let Self { isa, spec, acts, .. } = self;
         let (isa, width) = (*isa, spec.width);
         let rows = acts.stream.len() / width;
         acts.normed.resize(rows * width, 0.0);
-        let units = if int8 { width / UNIT } else { 0 };
-        acts.int8.resize(rows * units, ActUnit::default());
         let normed = Disjoint::new(&mut acts.normed);
-        let quantised = Disjoint::new(&mut acts.int8);
+        let units = Units::new(reads, rows, width / UNIT, (&mut acts.units, &mut acts.low));
         each_row(self.threads, rows, &|row| {
-            // SAFETY: each row is one call's, in both.
-            let (out, quantised) = unsafe {
-                (normed.slice(row * width..(row + 1) * width), quantised.slice(row * units..(row + 1) * units))
-            };
+            // SAFETY: each row is one call's.
+            let out = unsafe { normed.slice(row * width..(row + 1) * width) };
             norm::rms_norm(isa, &acts.stream[row * width..(row + 1) * width], weight, spec.norm_eps, out);
-            gemm::quantise(isa, out, quantised);
+            // SAFETY: as above.
+            unsafe { units.quantise(isa, row, out) };
         })
     }
 
@@ -317,15 +327,64 @@ fn each_row(threads: &mut Pool, rows: usize, f: &(dyn Fn(usize) + Sync)) -> Resu
     Ok(())
 }
 
-fn quantise_rows(isa: Isa, threads: &mut Pool, x: &[f32], columns: usize, out: &mut Vec<ActUnit>) -> Result<(), Error> {
-    let (rows, units) = (x.len() / columns, columns / UNIT);
-    out.resize(rows * units, ActUnit::default());
-    let out = Disjoint::new(out);
-    each_row(threads, rows, &|row| {
-        // SAFETY: each row is one call's.
-        let out = unsafe { out.slice(row * units..(row + 1) * units) };
-        gemm::quantise(isa, &x[row * columns..(row + 1) * columns], out);
-    })
+fn quantise_rows(
+    isa: Isa,
+    threads: &mut Pool,
+    reads: Reads,
+    x: &[f32],
+    columns: usize,
+    out: (&mut Vec<ActUnit>, &mut Vec<LowUnit>),
+) -> Result<(), Error> {
+    if reads == Reads::Wide {
+        return Ok(());
+    }
+    let rows = x.len() / columns;
+    let units = Units::new(reads, rows, columns / UNIT, out);
+    // SAFETY: each row is one call's.
+    each_row(threads, rows, &|row| unsafe { units.quantise(isa, row, &x[row * columns..(row + 1) * columns]) })
+}
+
+/// Where rows are quantised to, by several threads.
+struct Units<'a> {
+    reads: Reads,
+    per_row: usize,
+    units: Disjoint<'a, ActUnit>,
+    low: Disjoint<'a, LowUnit>,
+}
+
+impl<'a> Units<'a> {
+    fn new(
+        reads: Reads,
+        rows: usize,
+        per_row: usize,
+        (units, low): (&'a mut Vec<ActUnit>, &'a mut Vec<LowUnit>),
+    ) -> Self {
+        units.resize(if reads == Reads::Wide { 0 } else { rows * per_row }, ActUnit::default());
+        low.resize(if reads == Reads::Pairs { rows * per_row } else { 0 }, LowUnit::default());
+        Self { reads, per_row, units: Disjoint::new(units), low: Disjoint::new(low) }
+    }
+
+    /// # Safety
+    /// No two threads quantise the same row at the same time.
+    unsafe fn quantise(&self, isa: Isa, row: usize, x: &[f32]) {
+        let range = row * self.per_row..(row + 1) * self.per_row;
+        if self.reads == Reads::Wide {
+            return;
+        }
+        // SAFETY: a row's units are its own, and rows are not shared, by this function's contract.
+        let units = unsafe { self.units.slice(range.clone()) };
+        // SAFETY: as above.
+        let low = (self.reads == Reads::Pairs).then(|| unsafe { self.low.slice(range) });
+        gemm::quantise(isa, x, units, low);
+    }
+}
+
+fn quantised<'a>(reads: Reads, units: &'a [ActUnit], low: &'a [LowUnit]) -> Option<Quantised<'a>> {
+    match reads {
+        Reads::Wide => None,
+        Reads::Bytes => Some(Quantised::Bytes(units)),
+        Reads::Pairs => Some(Quantised::Pairs(units, low)),
+    }
 }
 
 /// Tiles per task: enough tasks that a late thread still finds some, not so many that taking them costs.

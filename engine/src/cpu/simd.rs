@@ -30,6 +30,9 @@ pub trait Simd: Copy {
     /// -128 times the sum of the activations.
     const SIGNED_BYTES: bool;
 
+    /// Activation rows that a product takes at once: as many as the registers hold, and no more code than that is worth.
+    const ROWS_AT_ONCE: usize;
+
     fn splat(self, x: f32) -> Self::F;
     fn load(self, x: &[f32; LANES]) -> Self::F;
     fn store(self, x: Self::F, to: &mut [f32; LANES]);
@@ -65,6 +68,8 @@ pub trait Simd: Copy {
     /// The same for 8-bit weights that stand for weight - 128; see [`SIGNED_BYTES`](Simd::SIGNED_BYTES).
     fn dot8(self, acc: Self::I, weights: Self::B, a: i32) -> Self::I;
 
+    /// 256 * high + low.
+    fn join(self, high: Self::I, low: Self::I) -> Self::I;
     /// Asks for the cache line at `address`, which may be any.
     fn prefetch(self, address: *const u8);
 

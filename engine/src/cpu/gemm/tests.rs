@@ -4,14 +4,28 @@ use proptest::prelude::*;
 use super::*;
 use crate::cpu::fixtures::{self, Random};
 
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Activations {
+    Wide,
+    Bytes,
+    Pairs,
+}
+
 /// Products of every row with every tile, one call per tile and `chunk` rows at once.
-fn product(isa: Isa, matrix: &Matrix, x: &[f32], int8: bool, chunk: usize) -> Vec<[f32; LANES]> {
+fn product(isa: Isa, matrix: &Matrix, x: &[f32], activations: Activations, chunk: usize) -> Vec<[f32; LANES]> {
     let rows = x.len() / matrix.columns;
     let mut units = vec![ActUnit::default(); rows * matrix.units()];
-    for (x, units) in x.chunks_exact(matrix.columns).zip(units.chunks_exact_mut(matrix.units())) {
-        quantise(isa, x, units);
+    let mut low = vec![LowUnit::default(); rows * matrix.units()];
+    let per_row = units.chunks_exact_mut(matrix.units()).zip(low.chunks_exact_mut(matrix.units()));
+    for (x, (units, low)) in x.chunks_exact(matrix.columns).zip(per_row) {
+        quantise(isa, x, units, (activations == Activations::Pairs).then_some(low));
     }
-    let input = Input { wide: x, int8: int8.then_some(&units) };
+    let int = match activations {
+        Activations::Wide => None,
+        Activations::Bytes => Some(Quantised::Bytes(&units)),
+        Activations::Pairs => Some(Quantised::Pairs(&units, &low)),
+    };
+    let input = Input { wide: x, int };
     let mut out = vec![[0.0; LANES]; rows * matrix.tiles()];
     for (tile, out) in out.chunks_exact_mut(rows).enumerate() {
         for first in (0..rows).step_by(chunk) {
@@ -20,6 +34,10 @@ fn product(isa: Isa, matrix: &Matrix, x: &[f32], int8: bool, chunk: usize) -> Ve
         }
     }
     out
+}
+
+fn activations() -> impl Strategy<Value = Activations> {
+    prop::sample::select(vec![Activations::Wide, Activations::Bytes, Activations::Pairs])
 }
 
 fn kind() -> impl Strategy<Value = TensorType> {
@@ -31,22 +49,22 @@ proptest! {
 
     /// Rules (b) and (f) of docs/numerics.md.
     #[test]
-    fn instruction_sets_agree_bit_for_bit(kind in kind(), rows in 1..33_usize, int8: bool, seed in 1..u64::MAX) {
+    fn instruction_sets_agree_bit_for_bit(kind in kind(), rows in 1..33_usize, acts in activations(), seed in 1..u64::MAX) {
         let matrix = fixtures::matrix(kind, 40, 256, seed);
         let x = Random(seed).floats(rows * 256);
-        let expected = product(Isa::scalar(), &matrix, &x, int8, rows);
+        let expected = product(Isa::scalar(), &matrix, &x, acts, rows);
         for isa in Isa::available() {
-            prop_assert_eq!(&product(isa, &matrix, &x, int8, rows), &expected, "{}", isa.name());
+            prop_assert_eq!(&product(isa, &matrix, &x, acts, rows), &expected, "{}", isa.name());
         }
     }
 
     /// Rule (b): a row's product does not depend on the rows beside it.
     #[test]
-    fn batch_sizes_agree_bit_for_bit(kind in kind(), rows in 2..33_usize, chunk in 1..32_usize, int8: bool, seed in 1..u64::MAX) {
+    fn batch_sizes_agree_bit_for_bit(kind in kind(), rows in 2..33_usize, chunk in 1..32_usize, acts in activations(), seed in 1..u64::MAX) {
         let matrix = fixtures::matrix(kind, 32, 256, seed);
         let x = Random(seed).floats(rows * 256);
         let isa = Isa::detect();
-        prop_assert_eq!(product(isa, &matrix, &x, int8, rows), product(isa, &matrix, &x, int8, chunk));
+        prop_assert_eq!(product(isa, &matrix, &x, acts, rows), product(isa, &matrix, &x, acts, chunk));
     }
 
     /// Against f64 over the dequantised rows: the layout and the zero points are right, for every type.
@@ -55,8 +73,9 @@ proptest! {
         let matrix = fixtures::matrix(kind, 33, 256, seed);
         let x = Random(seed).floats(256);
         let mut row = vec![0.0; 256];
-        for (int8, tolerance) in [(false, 1e-5), (true, 1e-2)] {
-            let found = product(Isa::detect(), &matrix, &x, int8, 1);
+        let modes = [(Activations::Wide, 1e-5), (Activations::Bytes, 1e-2), (Activations::Pairs, 5e-5)];
+        for (acts, tolerance) in modes {
+            let found = product(Isa::detect(), &matrix, &x, acts, 1);
             for index in 0..33 {
                 matrix.row(Isa::detect(), index, &mut row);
                 let exact: f64 = row.iter().zip(&x).map(|(w, x)| f64::from(*w) * f64::from(*x)).sum();
@@ -75,7 +94,7 @@ fn activations_are_quantised_by_32() {
     (x[3], x[40]) = (-2.0, 1.0);
     let mut units = [ActUnit::default(); 2];
     for isa in Isa::available() {
-        quantise(isa, &x, &mut units);
+        quantise(isa, &x, &mut units, None);
         assert_eq!([units[0].scale, units[1].scale], [2.0 / 127.0, 1.0 / 127.0]);
         let bytes = units[0].q.map(i32::to_le_bytes);
         assert_eq!(bytes.as_flattened()[3] as i8, -127);
@@ -90,6 +109,21 @@ fn activations_are_quantised_by_32() {
 #[test]
 fn a_row_of_zeros_stays_zero() {
     let mut units = [ActUnit { scale: 7.0, ..ActUnit::default() }];
-    quantise(Isa::detect(), &[0.0; 32], &mut units);
+    quantise(Isa::detect(), &[0.0; 32], &mut units, None);
     assert_eq!(units[0], ActUnit::default());
+}
+
+#[test]
+fn a_second_byte_keeps_what_the_first_rounds_off() {
+    let x = Random(11).floats(64);
+    for isa in Isa::available() {
+        let (mut units, mut low) = ([ActUnit::default(); 2], [LowUnit::default(); 2]);
+        quantise(isa, &x, &mut units, Some(&mut low));
+        for (i, x) in x.iter().enumerate() {
+            let byte = |q: &[i32; GROUPS]| f32::from(q.map(i32::to_le_bytes).as_flattened()[i % 32] as i8);
+            let (unit, low) = (&units[i / 32], &low[i / 32]);
+            let found = (256.0 * byte(&unit.q) + byte(&low.q)) * unit.scale;
+            assert!((found - x).abs() <= 1.01 * unit.scale, "{x} became {found}, {}", isa.name());
+        }
+    }
 }

@@ -45,6 +45,7 @@ impl Simd for Avx2 {
     type B = [__m256i; 2];
 
     const SIGNED_BYTES: bool = true;
+    const ROWS_AT_ONCE: usize = 4;
 
     #[inline(always)]
     fn splat(self, x: f32) -> Self::F {
@@ -192,6 +193,12 @@ impl Simd for Avx2 {
         let pairs = both!(_mm256_maddubs_epi16, weights, a);
         let sums = both!(_mm256_madd_epi16, pairs, ones);
         both!(_mm256_add_epi32, acc, sums)
+    }
+
+    #[inline(always)]
+    fn join(self, high: Self::I, low: Self::I) -> Self::I {
+        let high = intrinsics!([_mm256_slli_epi32::<8>(high[0]), _mm256_slli_epi32::<8>(high[1])]);
+        both!(_mm256_add_epi32, high, low)
     }
 
     #[inline(always)]

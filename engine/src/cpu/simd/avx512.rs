@@ -46,6 +46,7 @@ impl Simd for Avx512 {
     type B = __m512i;
 
     const SIGNED_BYTES: bool = false;
+    const ROWS_AT_ONCE: usize = 8;
 
     #[inline(always)]
     fn splat(self, x: f32) -> Self::F {
@@ -172,6 +173,11 @@ impl Simd for Avx512 {
     #[inline(always)]
     fn dot7(self, acc: Self::I, weights: Self::B, a: i32) -> Self::I {
         intrinsics!(_mm512_dpbusd_epi32(acc, weights, _mm512_set1_epi32(a)))
+    }
+
+    #[inline(always)]
+    fn join(self, high: Self::I, low: Self::I) -> Self::I {
+        intrinsics!(_mm512_add_epi32(_mm512_slli_epi32::<8>(high), low))
     }
 
     #[inline(always)]

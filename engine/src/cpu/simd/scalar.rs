@@ -16,6 +16,7 @@ impl Simd for Scalar {
     type B = [u8; 64];
 
     const SIGNED_BYTES: bool = true;
+    const ROWS_AT_ONCE: usize = 1;
 
     #[inline(always)]
     fn splat(self, x: f32) -> Self::F {
@@ -136,6 +137,11 @@ impl Simd for Scalar {
             let weights = &weights[4 * i..4 * i + 4];
             acc[i] + (0..4).map(|j| i32::from(weights[j]) * a[j]).sum::<i32>()
         })
+    }
+
+    #[inline(always)]
+    fn join(self, high: Self::I, low: Self::I) -> Self::I {
+        std::array::from_fn(|i| (high[i] << 8).wrapping_add(low[i]))
     }
 
     #[inline(always)]
