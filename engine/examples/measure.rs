@@ -1,5 +1,7 @@
-//! Prints the backend's speed: `cargo run --release -p engine --example measure -- MODEL.gguf [THREADS]`.
+//! Prints the backend's speed, for people to standard error and as JSON to standard output:
+//! `cargo run --release -p engine --example measure -- MODEL.gguf [THREADS]`.
 
+use std::io::Write;
 use std::time::Instant;
 
 use engine::backend::Backend;
@@ -15,6 +17,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut backend = CpuBackend::load(&file, CpuOptions { threads, exact: false, kv_blocks: 1024 })?;
     let groups = backend.spec().kv.groups.len();
     eprintln!("{}, {groups} KV groups, loaded in {:?}", backend.instruction_set(), start.elapsed());
-    eprintln!("{}", measure(&mut backend, &Workload::default())?);
+    let report = measure(&mut backend, &Workload::default())?;
+    eprintln!("{report}");
+    writeln!(std::io::stdout(), "{}", serde_json::to_string(&report)?)?;
     Ok(())
 }

@@ -1,6 +1,7 @@
 //! The CPU backend: loads a GGUF model and runs step plans on the engine's own threads. A step is computed when it is
 //! submitted, since all cores are its own anyway. Scheduling and KV bookkeeping are the core's.
 
+mod acts;
 mod attention;
 mod buffer;
 mod gemm;
@@ -11,8 +12,10 @@ mod norm;
 mod ops;
 mod plan;
 mod pool;
+mod products;
 mod quant;
 mod rope;
+mod rows;
 mod simd;
 mod tiles;
 mod weights;

@@ -23,7 +23,7 @@ pub struct Workload {
 
 impl Default for Workload {
     fn default() -> Self {
-        Self { prefill: 512, prompt: 64, generate: 32, batches: vec![1, 4, 16] }
+        Self { prefill: 512, prompt: 64, generate: 64, batches: vec![1, 4, 16] }
     }
 }
 

@@ -1,6 +1,6 @@
 //! Attention of a few rows of one sequence over its cached blocks, one KV head at a time. Tiles are the KV blocks, so
 //! they are aligned to absolute positions and walked in order: what a row computes depends on neither its chunk nor
-//! its neighbours. Who runs which rows is decided in `ops`.
+//! its neighbours. Who runs which rows is decided in `ops::heads`.
 
 use std::ops::Range;
 

@@ -2,6 +2,7 @@ use gguf::TensorType;
 use proptest::prelude::*;
 
 use super::*;
+use crate::cpu::acts::{ActUnit, LowUnit, quantise};
 use crate::cpu::fixtures::{self, Random};
 
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -83,47 +84,6 @@ proptest! {
                 let error = (f64::from(found[index / LANES][index % LANES]) - exact).abs();
                 prop_assert!(error <= tolerance * size, "{kind}, row {index}: off by {error} of {size}");
             }
-        }
-    }
-}
-
-/// Rule (a): one scale for each 32, and the value that carries it comes out as +-127.
-#[test]
-fn activations_are_quantised_by_32() {
-    let mut x = vec![0.5; 64];
-    (x[3], x[40]) = (-2.0, 1.0);
-    let mut units = [ActUnit::default(); 2];
-    for isa in Isa::available() {
-        quantise(isa, &x, &mut units, None);
-        assert_eq!([units[0].scale, units[1].scale], [2.0 / 127.0, 1.0 / 127.0]);
-        let bytes = units[0].q.map(i32::to_le_bytes);
-        assert_eq!(bytes.as_flattened()[3] as i8, -127);
-        // 0.5 / 2 * 127 = 31.75; 15 of them in the first half beside the -127.
-        assert_eq!(units[0].sums, [15 * 32 - 127, 16 * 32]);
-        assert_eq!(units[0].min_scale, units[0].scale * (31.0 * 32.0 - 127.0));
-        // 0.5 / 1 * 127 = 63.5: ties go to the even 64.
-        assert_eq!(units[1].sums, [15 * 64 + 127, 16 * 64], "{}", isa.name());
-    }
-}
-
-#[test]
-fn a_row_of_zeros_stays_zero() {
-    let mut units = [ActUnit { scale: 7.0, ..ActUnit::default() }];
-    quantise(Isa::detect(), &[0.0; 32], &mut units, None);
-    assert_eq!(units[0], ActUnit::default());
-}
-
-#[test]
-fn a_second_byte_keeps_what_the_first_rounds_off() {
-    let x = Random(11).floats(64);
-    for isa in Isa::available() {
-        let (mut units, mut low) = ([ActUnit::default(); 2], [LowUnit::default(); 2]);
-        quantise(isa, &x, &mut units, Some(&mut low));
-        for (i, x) in x.iter().enumerate() {
-            let byte = |q: &[i32; GROUPS]| f32::from(q.map(i32::to_le_bytes).as_flattened()[i % 32] as i8);
-            let (unit, low) = (&units[i / 32], &low[i / 32]);
-            let found = (256.0 * byte(&unit.q) + byte(&low.q)) * unit.scale;
-            assert!((found - x).abs() <= 1.01 * unit.scale, "{x} became {found}, {}", isa.name());
         }
     }
 }
