@@ -100,7 +100,7 @@ pub fn run(args: Args) -> anyhow::Result<()> {
     telemetry::install("info")?;
     process::raise_open_files().context("cannot raise the limit of open files")?;
     tracing::info!(device = probe.device, threads = probe.threads, "{}", probe.why);
-    runtime::run(args.serve(probe.threads))
+    runtime::run(None, args.serve(probe.threads))
 }
 
 impl Args {

@@ -23,6 +23,10 @@ use std::process::ExitCode;
 
 use clap::Parser;
 
+/// A call makes a hundred small allocations: see docs/decisions/0007.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 fn main() -> ExitCode {
     // Usage errors leave here with exit code 2, `--help` and `--version` with 0.
     let args = args::Args::parse();

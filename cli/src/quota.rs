@@ -59,8 +59,8 @@ struct At {
 
 pub fn run(args: Args) -> anyhow::Result<()> {
     match args.command {
-        Command::Show(at) => show(&runtime::run(at.audit())?, at.json),
-        Command::Check(at) => check(&runtime::run(at.audit_until_balanced())?, at.json),
+        Command::Show(at) => show(&runtime::run(None, at.audit())?, at.json),
+        Command::Check(at) => check(&runtime::run(None, at.audit_until_balanced())?, at.json),
     }
 }
 

@@ -1,6 +1,6 @@
 //! `penstock serve`: the gateway, as its configuration file says.
 
-use std::path::PathBuf;
+use std::{num::NonZero, path::PathBuf};
 
 use anyhow::Context;
 use clap::Args as ClapArgs;
@@ -20,13 +20,16 @@ pub struct Args {
     /// The gateway's configuration (`penstock config schema` describes it)
     #[arg(long, value_name = "FILE")]
     config: PathBuf,
+    /// Threads that serve requests [default: half of the cores]
+    #[arg(long, value_name = "N")]
+    workers: Option<NonZero<usize>>,
 }
 
 pub fn run(args: Args) -> anyhow::Result<()> {
     telemetry::install("info")?;
     let config = config::load(&args.config)?;
     process::raise_open_files().context("cannot raise the limit of open files")?;
-    runtime::run(async {
+    runtime::run(args.workers, async {
         let shutdown = Signals::install()?.shutdown();
         let cure = format!("change `listen` or `admin` in {}", args.config.display());
         let listeners = Listeners::bind(config.listen, config.admin, &cure).await?;

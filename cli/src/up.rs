@@ -56,7 +56,7 @@ pub fn run(args: Args) -> anyhow::Result<()> {
     telemetry::install("warn")?;
     let file = args.config.as_deref().map(config::load).transpose()?;
     process::raise_open_files().context("cannot raise the limit of open files")?;
-    let runtime = runtime::start()?;
+    let runtime = runtime::start(None)?;
 
     let names = names(&args.models)?;
     // What cannot work should fail before a download: names, then ports.

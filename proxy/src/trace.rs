@@ -83,7 +83,8 @@ where
 
     fn call(&mut self, mut request: Request<B>) -> Self::Future {
         let arrival = Arrival::now();
-        let span = tracing::info_span!("request", id = %arrival.id);
+        // At `debug`: nothing above it is logged on the way of a call, and an id spelled out for each costs 3 % of it.
+        let span = tracing::debug_span!("request", id = %arrival.id);
         request.extensions_mut().insert(arrival);
         let answer = self.inner.call(request).instrument(span);
         Box::pin(async move {

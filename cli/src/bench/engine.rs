@@ -55,6 +55,6 @@ fn start(model: &str) -> anyhow::Result<(Supervised, SocketAddr)> {
     let threads = thread::available_parallelism().map_or(1, usize::from);
     let engine = Process { name: model.to_owned(), model: path, listen: Address::Tcp(address), threads };
     let supervised = Supervised::start(engine)?;
-    runtime::run(supervised.ready())?;
+    runtime::run(None, supervised.ready())?;
     Ok((supervised, address))
 }
