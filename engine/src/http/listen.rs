@@ -1,5 +1,6 @@
 //! Connections: accept, serve, drain. Knows HTTP framing but no endpoint.
 
+use std::future::poll_fn;
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,7 +8,7 @@ use std::time::Duration;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
-use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinSet;
@@ -19,6 +20,9 @@ const HEADER_TIMEOUT: Duration = Duration::from_secs(10);
 const MAX_CONNECTIONS: usize = 4096;
 /// After a failed accept (out of file descriptors), so that the loop does not spin.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+/// After an answer that left a request unread, such as a 413, its rest is read and dropped this long: closing at once
+/// would reset the connection, and the client could lose the answer.
+const LINGER: Duration = Duration::from_secs(1);
 
 /// Where requests come from.
 #[derive(Debug)]
@@ -106,20 +110,30 @@ async fn serve_stream(
     stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
     mut draining: watch::Receiver<bool>,
 ) {
-    let service = service_fn(move |request| Arc::clone(&app).answer(request));
-    let connection = http1::Builder::new()
+    let service = service_fn(move |request| Box::pin(Arc::clone(&app).answer(request)));
+    let mut connection = http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(HEADER_TIMEOUT)
         .serve_connection(TokioIo::new(stream), service);
-    let mut connection = std::pin::pin!(connection);
     let ended = tokio::select! {
-        ended = connection.as_mut() => ended,
+        ended = poll_fn(|cx| connection.poll_without_shutdown(cx)) => ended,
         () = begins(&mut draining) => {
-            connection.as_mut().graceful_shutdown();
-            connection.await
+            std::pin::Pin::new(&mut connection).graceful_shutdown();
+            poll_fn(|cx| connection.poll_without_shutdown(cx)).await
         }
     };
     if let Err(error) = ended {
         tracing::debug!(%error, "a connection ended early");
     }
+    // The peer is gone in most cases, and then this fails or ends at once.
+    if let Ok(Err(error)) = tokio::time::timeout(LINGER, linger(connection.into_parts().io.into_inner())).await {
+        tracing::trace!(%error, "linger");
+    }
+}
+
+async fn linger(mut stream: impl AsyncRead + AsyncWrite + Unpin) -> io::Result<()> {
+    stream.shutdown().await?;
+    let mut dropped = [0; 4096];
+    while stream.read(&mut dropped).await? > 0 {}
+    Ok(())
 }
