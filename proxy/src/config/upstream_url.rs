@@ -26,6 +26,14 @@ pub enum UrlError {
     Unreadable,
     #[error("the URL has a query")]
     Query,
+    #[error("the URL has a fragment")]
+    Fragment,
+    #[error("the URL holds a user name or a password: give the key in `api_key`")]
+    UserInfo,
+    #[error("the URL names no host")]
+    Host,
+    #[error("the port of the URL is not a number from 1 to 65535")]
+    Port,
     #[error("the socket path is not absolute")]
     RelativeSocket,
 }
@@ -44,7 +52,11 @@ impl UpstreamUrl {
         if uri.query().is_some() {
             return Err(UrlError::Query);
         }
+        if text.contains('#') {
+            return Err(UrlError::Fragment);
+        }
         let authority = uri.authority().cloned().ok_or(UrlError::Unreadable)?;
+        check(&authority)?;
         let base = match uri.path().trim_end_matches('/') {
             "" => "/v1".to_owned(),
             path => path.to_owned(),
@@ -88,6 +100,23 @@ impl UpstreamUrl {
     }
 }
 
+/// What parses and could never be connected to.
+fn check(authority: &Authority) -> Result<(), UrlError> {
+    let text = authority.as_str();
+    if text.contains('@') {
+        return Err(UrlError::UserInfo);
+    }
+    if authority.host().is_empty() {
+        return Err(UrlError::Host);
+    }
+    let has_port = text.len() > authority.host().len();
+    let port: Option<u16> = text[authority.host().len()..].strip_prefix(':').and_then(|port| port.parse().ok());
+    if has_port && port.is_none_or(|port| port == 0) {
+        return Err(UrlError::Port);
+    }
+    Ok(())
+}
+
 /// The socket path in the authority of a `unix` URI.
 pub(crate) fn socket_path(authority: &str) -> Option<std::path::PathBuf> {
     let byte = |index: usize| u8::from_str_radix(authority.get(index..index + 2)?, 16).ok();
@@ -123,5 +152,16 @@ mod tests {
         assert_eq!(UpstreamUrl::parse("h:1"), Err(UrlError::Scheme));
         assert_eq!(UpstreamUrl::parse("unix:x.sock"), Err(UrlError::RelativeSocket));
         assert_eq!(UpstreamUrl::parse("http://h/v1?x=1"), Err(UrlError::Query));
+        assert_eq!(UpstreamUrl::parse("http://h/v1#x"), Err(UrlError::Fragment));
+        for url in ["http://h:99999/v1", "http://h:0", "https://[::1]:x"] {
+            let error = UpstreamUrl::parse(url).expect_err(url);
+            assert!(matches!(error, UrlError::Port | UrlError::Unreadable), "{url}: {error:?}");
+        }
+        for url in ["http://:80", "http:///v1"] {
+            let error = UpstreamUrl::parse(url).expect_err(url);
+            assert!(matches!(error, UrlError::Host | UrlError::Unreadable), "{url}: {error:?}");
+        }
+        assert_eq!(UpstreamUrl::parse("http://ana:s3cret@h/v1"), Err(UrlError::UserInfo));
+        assert!(UpstreamUrl::parse("https://[::1]:8443/v1").is_ok());
     }
 }
