@@ -4,8 +4,11 @@
 use std::borrow::Cow;
 
 use serde::Deserialize;
+use serde_json::Value;
 use tokenizer::Tokenizer;
 
+/// Members whose texts the model did not write.
+const LABELS: [&str; 5] = ["role", "id", "type", "finish_reason", "object"];
 /// Text gathered before it is counted.
 const TAIL: usize = 4 << 10;
 
@@ -33,14 +36,36 @@ struct Tail {
 }
 
 impl Count {
-    /// Takes in one payload: a chunk, or a whole answer. What cannot be read counts as one token.
+    /// Takes in one payload: a chunk, or a whole answer.
     pub fn fold(&mut self, payload: &[u8], tokenizer: &Tokenizer) {
         let Ok(chunk) = serde_json::from_slice::<Chunk<'_>>(payload) else {
-            self.counted += 1;
-            return;
+            return self.unknown(payload, tokenizer);
         };
         for choice in &chunk.choices {
             self.choice(choice, tokenizer);
+        }
+    }
+
+    /// An answer of a shape that we do not know: whatever text stands in its choices was produced.
+    fn unknown(&mut self, payload: &[u8], tokenizer: &Tokenizer) {
+        match serde_json::from_slice::<Value>(payload) {
+            Ok(answer) => answer.get("choices").into_iter().for_each(|choices| self.texts(choices, tokenizer)),
+            Err(_) => self.counted += tokenizer.count(&String::from_utf8_lossy(payload)) as u64,
+        }
+    }
+
+    fn texts(&mut self, value: &Value, tokenizer: &Tokenizer) {
+        match value {
+            Value::String(text) => self.counted += tokenizer.count(text) as u64,
+            Value::Array(values) => values.iter().for_each(|value| self.texts(value, tokenizer)),
+            Value::Object(members) => {
+                if members.get("finish_reason").and_then(Value::as_str).is_some_and(|reason| !reason.is_empty()) {
+                    self.choices.push((self.choices.len() as u64, true));
+                }
+                let produced = members.iter().filter(|(key, _)| !LABELS.contains(&key.as_str()));
+                produced.for_each(|(_, value)| self.texts(value, tokenizer));
+            }
+            _ => {}
         }
     }
 
@@ -225,6 +250,19 @@ mod tests {
         let (total, _) =
             count(&[r#"{"choices":[{"index":0,"delta":{"content":"x"},"logprobs":{"content":[{},{},{}]}}]}"#]);
         assert_eq!(total, 3);
+    }
+
+    #[test]
+    fn an_unknown_shape_counts_the_text_in_it() {
+        for choices in [
+            r#"[{"message":{"role":"assistant","content":[{"type":"text","text":"one two three four"}]}}]"#,
+            r#"[{"index":-1,"message":{"content":"one two three four"},"finish_reason":"stop"}]"#,
+            r#"{"message":{"content":"one two three four"}}"#,
+        ] {
+            assert_eq!(count(&[&format!("{{\"id\":\"a b c\",\"choices\":{choices}}}")]).0, 4, "{choices}");
+        }
+        assert_eq!(count(&["one two"]).0, 2);
+        assert!(count(&[r#"{"choices":[{"index":-1,"finish_reason":"stop"}]}"#]).1);
     }
 
     #[test]

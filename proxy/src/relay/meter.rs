@@ -73,7 +73,8 @@ impl Meter {
 
     /// Output tokens so far, without work: exact up to the last fold, then a token per event.
     pub fn so_far(&self) -> u64 {
-        self.usage.map_or(self.count.counted() + self.logged, |usage| usage.completion)
+        let seen = self.count.counted() + self.logged;
+        self.usage.map_or(seen, |usage| usage.completion.max(seen))
     }
 
     pub fn done(&mut self) {
@@ -102,9 +103,53 @@ impl Meter {
             return Metered::Exact(usage);
         }
         self.fold(tokenizer);
+        let seen = self.count.total(tokenizer);
         match self.usage {
+            // In a stream that was cut short it may be a placeholder that came before the text.
+            Some(usage) if !self.is_complete() && usage.completion < seen => {
+                Metered::Estimated(Usage { completion: seen, ..usage })
+            }
             Some(usage) => Metered::Exact(usage),
-            None => Metered::Estimated(Usage { prompt, completion: self.count.total(tokenizer), cached: 0 }),
+            None => Metered::Estimated(Usage { prompt, completion: seen, cached: 0 }),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TEXT: &str = "one two three four five six seven eight nine ten";
+
+    fn metered(payloads: &[String], done: bool) -> Metered {
+        let tokenizer = Tokenizer::builtin("o200k_base").expect("built in");
+        let mut meter = Meter::default();
+        for payload in payloads {
+            meter.event(payload.as_bytes(), true, &tokenizer);
+        }
+        if done {
+            meter.done();
+        }
+        meter.metered(7, &tokenizer)
+    }
+
+    fn chunk(usage: u64, finish: &str) -> String {
+        let usage = format!(r#"{{"prompt_tokens":5,"completion_tokens":{usage}}}"#);
+        format!(r#"{{"choices":[{{"delta":{{"content":"{TEXT}"}},"finish_reason":{finish}}}],"usage":{usage}}}"#)
+    }
+
+    #[test]
+    fn usage_that_came_before_the_text_is_not_the_usage_of_a_stream_that_was_cut() {
+        let cut = metered(&[chunk(0, "null")], false);
+        assert_eq!(cut, Metered::Estimated(Usage { prompt: 5, completion: 10, cached: 0 }));
+        let running = metered(&[chunk(12, "null")], false);
+        assert_eq!(running, Metered::Exact(Usage { prompt: 5, completion: 12, cached: 0 }));
+    }
+
+    #[test]
+    fn an_explicit_zero_of_a_whole_stream_is_trusted() {
+        let zero = Metered::Exact(Usage { prompt: 5, completion: 0, cached: 0 });
+        assert_eq!(metered(&[chunk(0, "null")], true), zero);
+        assert_eq!(metered(&[chunk(0, "\"stop\"")], false), zero);
     }
 }

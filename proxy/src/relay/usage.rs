@@ -9,6 +9,9 @@ use serde::{
 use serde_json::value::RawValue;
 use wire::Usage;
 
+/// No call uses more: a larger count is a fault of the provider, such as -1 without its sign.
+const CREDIBLE: u64 = 10_000_000;
+
 /// The usage of a whole answer.
 pub(super) fn of_whole(body: &[u8]) -> Option<Usage> {
     let top: Top<'_> = serde_json::from_slice(body).ok()?;
@@ -72,7 +75,7 @@ fn read(raw: &RawValue) -> Option<Usage> {
     let rest = wire.total_tokens.map_or(0, |total| total.saturating_sub(prompt));
     let completion = wire.completion_tokens.unwrap_or(rest);
     let cached = wire.prompt_tokens_details.unwrap_or_default().cached_tokens.unwrap_or(0);
-    Some(Usage { prompt, completion, cached })
+    (prompt <= CREDIBLE && completion <= CREDIBLE).then_some(Usage { prompt, completion, cached: cached.min(prompt) })
 }
 
 #[derive(Default)]
@@ -145,7 +148,8 @@ mod tests {
             of("{\"input_tokens\":5,\"output_tokens\":7,\"input_tokens_details\":{\"cached_tokens\":2}}"),
             Some(Usage { prompt: 5, completion: 7, cached: 2 })
         );
-        for unknown in ["null", "{}", "{\"units\":3}", "{\"prompt_tokens\":-1}", "[]"] {
+        let absurd = "{\"prompt_tokens\":1,\"completion_tokens\":18446744073709551615}";
+        for unknown in ["null", "{}", "{\"units\":3}", "{\"prompt_tokens\":-1}", "[]", absurd] {
             assert_eq!(of(unknown), None, "{unknown}");
         }
     }
