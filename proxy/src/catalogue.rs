@@ -14,6 +14,7 @@ use crate::{
     pace::Pace,
     paths::Endpoint,
     quota::Price,
+    upstreams::Pool,
 };
 
 pub struct Catalogue {
@@ -54,6 +55,9 @@ pub struct Upstream {
     pub is_engine: bool,
     /// Bytes read from it.
     pub received: IntCounter,
+    /// Where to connect; only scheme and authority count.
+    pub origin: Uri,
+    pub pool: Arc<Pool>,
     chat: Uri,
     completions: Uri,
     embeddings: Uri,
@@ -123,6 +127,7 @@ impl Upstream {
             value.set_sensitive(true);
             value
         });
+        let path = |endpoint: Endpoint| origin_form(&config.url.join(endpoint.path()));
         Self {
             name: config.name.clone(),
             weight: config.weight,
@@ -132,19 +137,27 @@ impl Upstream {
             header: header_of(&config.name),
             is_engine: config.url.transport == config::Transport::Unix,
             received: events.received_bytes(model, &config.name),
-            chat: config.url.join(Endpoint::ChatCompletions.path()),
-            completions: config.url.join(Endpoint::Completions.path()),
-            embeddings: config.url.join(Endpoint::Embeddings.path()),
+            origin: config.url.join(""),
+            pool: Arc::default(),
+            chat: path(Endpoint::ChatCompletions),
+            completions: path(Endpoint::Completions),
+            embeddings: path(Endpoint::Embeddings),
         }
     }
 
-    pub fn uri(&self, endpoint: Endpoint) -> &Uri {
+    /// As it stands in a request's first line.
+    pub fn path(&self, endpoint: Endpoint) -> &Uri {
         match endpoint {
             Endpoint::ChatCompletions => &self.chat,
             Endpoint::Completions => &self.completions,
             Endpoint::Embeddings => &self.embeddings,
         }
     }
+}
+
+/// Without scheme and authority: what a server that is not a proxy expects (RFC 9112, 3.2.1).
+fn origin_form(address: &Uri) -> Uri {
+    address.path_and_query().map_or_else(Uri::default, |path| Uri::from(path.clone()))
 }
 
 /// Names may have any letters; what no header may carry is left out of it.

@@ -3,29 +3,21 @@
 
 mod attempt;
 mod connector;
+mod line;
 mod order;
 mod outgoing;
+mod pool;
 
 use std::{sync::Arc, time::Duration};
 
 use http::{HeaderMap, Response};
-use hyper_util::{
-    client::legacy::Client,
-    rt::{TokioExecutor, TokioTimer},
-};
 
-pub use self::attempt::Stream;
 use self::{attempt::Answer, connector::Connector, outgoing::Outgoing};
+pub use self::{attempt::Stream, line::Reply, pool::Pool};
 use crate::{
     body::Body, cache_salt::CacheSalts, call::Call, charge::Charge, config::Limits, events::Events, relay,
     respond::Failed, tenants::Tenant,
 };
-
-/// Servers close idle connections after 5 s (uvicorn) to 75 s (nginx): closing first avoids the race.
-const IDLE_CONNECTION: Duration = Duration::from_secs(30);
-const IDLE_CONNECTIONS: usize = 1024;
-/// Bounds what a stream holds between the upstream's socket and the client's.
-const READ_BUFFER: usize = 32 << 10;
 
 /// Why an upstream gave no answer to pass on, named for the reader of the error.
 #[derive(Debug, thiserror::Error)]
@@ -48,7 +40,7 @@ pub enum Failure {
 }
 
 pub struct Upstreams {
-    client: Client<Connector, Outgoing>,
+    connector: Connector,
     salts: CacheSalts,
     limits: Limits,
     events: Arc<Events>,
@@ -56,14 +48,7 @@ pub struct Upstreams {
 
 impl Upstreams {
     pub fn new(limits: Limits, events: Arc<Events>) -> Self {
-        let client = Client::builder(TokioExecutor::new())
-            .pool_timer(TokioTimer::new())
-            .pool_idle_timeout(IDLE_CONNECTION)
-            .pool_max_idle_per_host(IDLE_CONNECTIONS)
-            .http1_max_buf_size(READ_BUFFER)
-            .set_host(false)
-            .build(Connector::new(limits.connect_timeout));
-        Self { client, salts: CacheSalts::random(), limits, events }
+        Self { connector: Connector::new(limits.connect_timeout), salts: CacheSalts::random(), limits, events }
     }
 
     /// Asks the upstreams of the call's model, one after the other, until one answers. One lease covers all attempts:

@@ -4,27 +4,21 @@
 use std::{
     pin::Pin,
     task::{Context, Poll, ready},
-    time::{Duration, Instant},
+    time::Instant,
 };
 
 use bytes::{Bytes, BytesMut};
-use http_body::Body as _;
-use hyper::body::Incoming;
 use prometheus::IntCounter;
 use tokio::time::Sleep;
 use wire::{Metered, openai::ErrorBody, sse};
 
 use super::meter::{self, Meter};
-use crate::{charge::Charge, config::Limits};
+use crate::{charge::Charge, config::Limits, upstreams::Reply};
 
 /// The longest event that is held until it is whole.
 const LONGEST_EVENT: usize = 4 << 20;
 /// Pieces that have arrived are joined into one write up to this size.
 const JOIN: usize = 32 << 10;
-/// A stream that was written to this recently is a fast one: worth a turn of the scheduler to join what comes next.
-const FAST: Duration = Duration::from_millis(1);
-/// hyper polls a pending body twice before it ends its turn: only the third look sees what another task has done.
-const POLLS: u8 = 3;
 /// A comment line: one line end, since some clients take a blank line for an empty event.
 const KEEP_ALIVE: Bytes = Bytes::from_static(b": keep-alive\n");
 
@@ -32,7 +26,7 @@ const KEEP_ALIVE: Bytes = Bytes::from_static(b": keep-alive\n");
 /// the upstream; it holds at most one incomplete event and [`JOIN`] bytes that are ready.
 pub struct Relay {
     /// Gone when the stream has ended, which closes the upstream's connection unless it is at its end.
-    upstream: Option<Incoming>,
+    upstream: Option<Reply>,
     received: IntCounter,
     decoder: sse::Decoder,
     out: BytesMut,
@@ -45,14 +39,11 @@ pub struct Relay {
     wrote: Instant,
     /// Set lazily: it fires at the earliest time at which something might be due, not at each byte.
     alarm: Pin<Box<Sleep>>,
-    /// Bytes in `out` at the last look, and how often since then a turn given up brought nothing.
-    seen: usize,
-    fruitless: u8,
 }
 
 impl Relay {
     pub(super) fn new(
-        upstream: Incoming,
+        upstream: Reply,
         hide_usage: bool,
         charge: Charge,
         limits: &Limits,
@@ -71,8 +62,6 @@ impl Relay {
             heard: now,
             wrote: now,
             alarm: Box::pin(tokio::time::sleep(limits.keepalive_interval.min(limits.idle_stream_timeout))),
-            seen: 0,
-            fruitless: 0,
         }
     }
 
@@ -80,12 +69,7 @@ impl Relay {
     pub fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Option<Bytes>> {
         self.gather(cx);
         if !self.out.is_empty() {
-            if self.hopes_for_more() {
-                cx.waker().wake_by_ref();
-                return Poll::Pending;
-            }
             self.wrote = Instant::now();
-            (self.seen, self.fruitless) = (0, 0);
             return Poll::Ready(Some(self.out.split().freeze()));
         }
         if self.upstream.is_none() {
@@ -99,29 +83,13 @@ impl Relay {
         while self.out.len() < JOIN
             && let Some(upstream) = &mut self.upstream
         {
-            match Pin::new(upstream).poll_frame(cx) {
-                Poll::Ready(Some(Ok(frame))) => {
-                    if let Ok(data) = frame.into_data() {
-                        self.take(&data);
-                    }
-                }
+            match upstream.poll_data(cx) {
+                Poll::Ready(Some(Ok(data))) => self.take(&data),
                 Poll::Ready(Some(Err(error))) => self.broke(&error.to_string()),
                 Poll::Ready(None) => self.ended(),
                 Poll::Pending => return,
             }
         }
-    }
-
-    /// One chunk at a time comes through from the connection's task. On a fast stream the next one is there as soon as
-    /// that task has had a turn, so we give ours up as long as that brings something.
-    fn hopes_for_more(&mut self) -> bool {
-        if self.out.len() > self.seen {
-            (self.seen, self.fruitless) = (self.out.len(), 0);
-        } else {
-            self.fruitless += 1;
-        }
-        let open = self.upstream.is_some() && self.out.len() < JOIN;
-        open && self.fruitless < POLLS && self.wrote.elapsed() < FAST
     }
 
     /// Bytes from the upstream: whole events go out, a rest is held.

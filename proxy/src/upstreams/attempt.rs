@@ -4,12 +4,13 @@ use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use http::{HeaderMap, HeaderValue, Request, StatusCode, header, response};
-use http_body::Body as _;
-use http_body_util::BodyExt;
-use hyper::body::Incoming;
 use prometheus::IntCounter;
 
-use super::{Failure, Upstreams, outgoing::Outgoing};
+use super::{
+    Failure, Upstreams,
+    line::{self, Reply, SendError},
+    outgoing::Outgoing,
+};
 use crate::{call::Call, catalogue::Upstream, events::AttemptOutcome, passing};
 
 /// The largest answer that is not a stream.
@@ -29,7 +30,7 @@ pub(super) enum Answer {
 /// A stream whose first bytes may already be here.
 pub struct Stream {
     pub head: response::Parts,
-    pub body: Incoming,
+    pub body: Reply,
     pub first: Bytes,
     pub received: IntCounter,
 }
@@ -48,22 +49,23 @@ pub(super) fn outcome(tried: &Result<Answer, Failure>) -> AttemptOutcome {
 impl Upstreams {
     pub(super) async fn attempt(&self, request: Request<Outgoing>, upstream: &Upstream) -> Result<Answer, Failure> {
         let name = || upstream.name.clone();
-        let sent = self.client.request(request);
+        let sent = line::send(&upstream.pool, &self.connector, &upstream.origin, request);
         let waited = self.limits.response_timeout;
-        let answer = match tokio::time::timeout(waited, sent).await {
+        let (head, body) = match tokio::time::timeout(waited, sent).await {
             Err(_) => return Err(Failure::TimedOut { upstream: name(), waited }),
-            Ok(Err(error)) if error.is_connect() => {
-                return Err(Failure::Unreachable { upstream: name(), message: causes(&error) });
+            Ok(Err(SendError::Connect(error))) => {
+                return Err(Failure::Unreachable { upstream: name(), message: causes(&*error) });
             }
-            Ok(Err(error)) => return Err(Failure::Reset { upstream: name(), message: causes(&error) }),
+            Ok(Err(SendError::Broken(error))) => {
+                return Err(Failure::Reset { upstream: name(), message: causes(&error) });
+            }
             Ok(Ok(answer)) => answer,
         };
-        let (head, body) = answer.into_parts();
         match head.status {
             StatusCode::TOO_MANY_REQUESTS => Err(Failure::RateLimited {
                 upstream: name(),
                 retry_after: retry_after(&head.headers),
-                message: error_text(body).await,
+                message: error_text(body, upstream).await,
             }),
             StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => {
                 Err(Failure::Credentials { upstream: name(), status: head.status.as_u16() })
@@ -74,21 +76,21 @@ impl Upstreams {
                 self.whole(head, body, upstream).await
             }
             status => {
-                let message = error_text(body).await;
+                let message = error_text(body, upstream).await;
                 Err(Failure::Status { upstream: name(), status: status.as_u16(), message })
             }
         }
     }
 
-    async fn stream(&self, head: response::Parts, mut body: Incoming, upstream: &Upstream) -> Result<Answer, Failure> {
-        let first = match tokio::time::timeout(FIRST_EVENT_GRACE, next_data(&mut body)).await {
+    async fn stream(&self, head: response::Parts, mut body: Reply, upstream: &Upstream) -> Result<Answer, Failure> {
+        let first = match tokio::time::timeout(FIRST_EVENT_GRACE, body.data()).await {
             Err(_) => Bytes::new(),
-            Ok(Ok(Some(first))) => first,
-            Ok(Ok(None)) => {
+            Ok(Some(Ok(first))) => first,
+            Ok(None) => {
                 let message = "the stream ended before its first event".to_owned();
                 return Err(Failure::Reset { upstream: upstream.name.clone(), message });
             }
-            Ok(Err(error)) => {
+            Ok(Some(Err(error))) => {
                 return Err(Failure::Reset { upstream: upstream.name.clone(), message: causes(&error) });
             }
         };
@@ -96,17 +98,17 @@ impl Upstreams {
     }
 
     /// Reads all of an answer before any of it is passed on, so that one cut short is an error and not a cut answer.
-    async fn whole(&self, head: response::Parts, mut body: Incoming, upstream: &Upstream) -> Result<Answer, Failure> {
+    async fn whole(&self, head: response::Parts, mut body: Reply, upstream: &Upstream) -> Result<Answer, Failure> {
         let name = || upstream.name.clone();
         let waited = self.limits.idle_stream_timeout;
         let mut first = Bytes::new();
         let mut joined = BytesMut::new();
         loop {
-            let data = match tokio::time::timeout(waited, next_data(&mut body)).await {
+            let data = match tokio::time::timeout(waited, body.data()).await {
                 Err(_) => return Err(Failure::TimedOut { upstream: name(), waited }),
-                Ok(Err(error)) => return Err(Failure::Reset { upstream: name(), message: causes(&error) }),
-                Ok(Ok(None)) => break,
-                Ok(Ok(Some(data))) => data,
+                Ok(Some(Err(error))) => return Err(Failure::Reset { upstream: name(), message: causes(&error) }),
+                Ok(None) => break,
+                Ok(Some(Ok(data))) => data,
             };
             if first.len() + joined.len() + data.len() > LARGEST_ANSWER {
                 return Err(Failure::TooLong { upstream: name(), limit: LARGEST_ANSWER });
@@ -116,7 +118,7 @@ impl Upstreams {
                 continue;
             }
             if joined.is_empty() {
-                let announced = body.size_hint().lower() as usize;
+                let announced = body.announced() as usize;
                 joined.reserve(first.len() + data.len() + announced.min(LARGEST_ANSWER));
                 joined.extend_from_slice(&std::mem::take(&mut first));
             }
@@ -124,27 +126,16 @@ impl Upstreams {
         }
         let body = if joined.is_empty() { first } else { joined.freeze() };
         upstream.received.inc_by(body.len() as u64);
+        let body = if head.status.is_success() { body } else { without_key(body, upstream) };
         Ok(Answer::Whole { head, body })
     }
-}
-
-/// The next data of a body; trailers are passed over.
-async fn next_data(body: &mut Incoming) -> Result<Option<Bytes>, hyper::Error> {
-    while let Some(frame) = body.frame().await {
-        if let Ok(data) = frame?.into_data()
-            && !data.is_empty()
-        {
-            return Ok(Some(data));
-        }
-    }
-    Ok(None)
 }
 
 /// The client's headers without those that are between it and us, and the gateway's own key.
 pub(super) fn request(call: &Call, headers: &HeaderMap, upstream: &Upstream, body: Outgoing) -> Request<Outgoing> {
     let mut request = Request::new(body);
     *request.method_mut() = http::Method::POST;
-    *request.uri_mut() = upstream.uri(call.endpoint).clone();
+    *request.uri_mut() = upstream.path(call.endpoint).clone();
     let out = request.headers_mut();
     out.reserve(headers.len() + 3);
     for (name, value) in passing::to_upstream(headers) {
@@ -171,17 +162,46 @@ fn retry_after(headers: &HeaderMap) -> Option<Duration> {
 }
 
 /// What an upstream says went wrong: the message of its envelope, else the start of its text.
-async fn error_text(body: Incoming) -> String {
-    let limited = http_body_util::Limited::new(body, LARGEST_ERROR).collect();
-    let Ok(Ok(body)) = tokio::time::timeout(ERROR_WAIT, limited).await else {
+async fn error_text(mut body: Reply, upstream: &Upstream) -> String {
+    let mut text = BytesMut::new();
+    let read = async {
+        while let Some(data) = body.data().await {
+            text.extend_from_slice(&data?);
+            if text.len() > LARGEST_ERROR {
+                break;
+            }
+        }
+        Ok::<_, hyper::Error>(())
+    };
+    let Ok(Ok(())) = tokio::time::timeout(ERROR_WAIT, read).await else {
         return "its error could not be read".to_owned();
     };
-    let body = body.to_bytes();
+    let body = without_key(text.freeze(), upstream);
     let envelope: Option<wire::openai::ErrorBody> = serde_json::from_slice(&body).ok();
     match envelope {
         Some(envelope) => envelope.error.message,
         None => String::from_utf8_lossy(&body).chars().take(300).collect(),
     }
+}
+
+/// Some providers quote the key that they refuse: it is ours, and no client may see it.
+fn without_key(text: Bytes, upstream: &Upstream) -> Bytes {
+    let value = upstream.authorization.as_ref().map(HeaderValue::as_bytes);
+    let Some(key) = value.and_then(|value| value.strip_prefix(b"Bearer ")).filter(|key| !key.is_empty()) else {
+        return text;
+    };
+    let mut places = memchr::memmem::find_iter(&text, key).peekable();
+    if places.peek().is_none() {
+        return text;
+    }
+    let (mut out, mut at) = (BytesMut::with_capacity(text.len()), 0);
+    for place in places {
+        out.extend_from_slice(&text[at..place]);
+        out.extend_from_slice(b"[key]");
+        at = place + key.len();
+    }
+    out.extend_from_slice(&text[at..]);
+    out.freeze()
 }
 
 /// An error with its causes: the outer one alone says little.
