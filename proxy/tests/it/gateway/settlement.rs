@@ -179,7 +179,8 @@ async fn an_upstream_that_fails_before_the_first_byte_costs_nothing_not_even_the
         let answer = rig.chat(&chat(STREAM)).await;
         assert_eq!((answer.status, answer.code().as_str()), (status, code), "{name}: {}", answer.text());
         if name == "429" {
-            assert_eq!((answer.header("retry-after"), answer.header("retry-after-ms")), (Some("7"), Some("7000")));
+            assert_eq!(answer.header("retry-after"), Some("7"));
+            assert!((7000..=7350).contains(&answer.number("retry-after-ms")), "{:?}", answer.headers);
         }
         assert_eq!(answer.header("x-should-retry"), Some("true"), "{name}");
         assert_eq!(rig.balance().await.0, 0, "{name}");
