@@ -29,6 +29,7 @@ mod refusal;
 mod reservation;
 mod rule;
 mod settler;
+pub mod slots;
 pub mod stats;
 pub mod store;
 

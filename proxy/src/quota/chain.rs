@@ -63,6 +63,8 @@ pub struct Places {
     pub accounts: Vec<usize>,
     /// Per limit: index into the slots of its account.
     pub slots: Vec<usize>,
+    /// Per account: those of `slots` that are its own.
+    pub own: Vec<Vec<usize>>,
 }
 
 #[derive(Debug)]
@@ -251,7 +253,8 @@ fn keep_us(terms: &Terms) -> f64 {
     }
 }
 
-/// Most limits that one account can hold: its record counts them in a byte, and those of former rules stay for a while.
+/// Most limits that the rules may give one account: its record counts them in a byte, and those of former rules stay for
+/// a while.
 pub(crate) const MOST_LIMITS: usize = 200;
 
 /// The slots that a rule takes in the accounts it matches.

@@ -6,8 +6,8 @@ use std::hash::BuildHasherDefault;
 use std::sync::Arc;
 
 use super::chain::Chain;
-use super::lease::{Hold, LeaseId};
-use super::ledger::{Account, IdHasher};
+use super::lease::{Hold, IdHasher, LeaseId};
+use super::slots::Account;
 
 /// A live lease with the chain that it is held on.
 pub type Held = (Arc<Chain>, Hold);

@@ -228,7 +228,7 @@ pub(super) async fn flush(shared: &Arc<Shared>) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::quota::ledger::Account;
+    use crate::quota::slots::Account;
 
     fn used(tokens: f64) -> Changes {
         let mut account = Account::default();

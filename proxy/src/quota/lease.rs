@@ -1,6 +1,7 @@
 //! The lease: one call's hold on all its accounts, named before the store is asked.
 
 use std::fmt;
+use std::hash::Hasher;
 
 use rand::RngCore;
 
@@ -63,5 +64,27 @@ impl Hold {
             OnExpiry::Charge if self.dispatched => self.checkpoint,
             _ => Amounts::default(),
         }
+    }
+}
+
+/// Lease ids are random already.
+#[derive(Default)]
+pub struct IdHasher(u64);
+
+impl Hasher for IdHasher {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        for chunk in bytes.chunks(8) {
+            let mut word = [0u8; 8];
+            word[..chunk.len()].copy_from_slice(chunk);
+            self.0 ^= u64::from_le_bytes(word);
+        }
+    }
+
+    fn write_u128(&mut self, id: u128) {
+        self.0 = id as u64;
     }
 }

@@ -2,25 +2,20 @@
 //! a mutex, and the Lua scripts are checked against it with random histories.
 
 use std::collections::HashMap;
-use std::hash::{BuildHasherDefault, Hasher};
+use std::hash::BuildHasherDefault;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::account::{Amounts, Ending, Kind, LimitId, Slot, Totals};
+use super::account::{Amounts, Ending, Kind, Slot};
 use super::chain::{Chain, Places};
 use super::changes::{Changes, Watch};
-use super::lease::{Hold, LeaseId, OnExpiry};
+use super::lease::{Hold, IdHasher, LeaseId, OnExpiry};
+use super::slots::Account;
 use super::store::{Answer, Ask, Reclaimed, Renewal, Status};
 
 /// How long a cancelled id stays forbidden, and how long an expired lease may still be corrected.
 pub(super) const CANCELLED_FOR: Duration = Duration::from_secs(120);
 pub(super) const EXPIRED_FOR: Duration = Duration::from_secs(3600);
-
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct Account {
-    pub totals: Totals,
-    pub slots: Vec<(LimitId, Slot)>,
-}
 
 #[derive(Debug)]
 enum Entry {
@@ -32,6 +27,8 @@ enum Entry {
 #[derive(Debug)]
 pub struct Ledger {
     accounts: Vec<Account>,
+    /// Per account the slots of the chain that last came to it: only another one needs to look at all the others.
+    fronts: Vec<Vec<usize>>,
     index: HashMap<String, usize>,
     leases: HashMap<LeaseId, Entry, BuildHasherDefault<IdHasher>>,
     /// No live lease is due before this; it may be earlier than the first deadline, never later.
@@ -44,6 +41,7 @@ impl Default for Ledger {
     fn default() -> Self {
         Self {
             accounts: Vec::new(),
+            fronts: Vec::new(),
             index: HashMap::new(),
             leases: HashMap::default(),
             next_due: f64::INFINITY,
@@ -93,16 +91,12 @@ impl Ledger {
     /// Finds or makes the accounts of a chain; done once per chain, so that a call needs no hashing.
     pub fn place(&mut self, chain: &Chain) -> Places {
         let accounts: Vec<usize> = chain.accounts.iter().map(|account| self.account(&account.key)).collect();
-        let place = |entry: &super::chain::ChainLimit| {
-            let slots = &mut self.accounts[accounts[entry.account]].slots;
-            slots.iter().position(|(id, _)| *id == entry.terms.id).unwrap_or_else(|| {
-                slots.push((entry.terms.id, Slot::default()));
-                slots.len() - 1
-            })
-        };
-        let slots = chain.limits.iter().map(place).collect();
+        let place = |entry: &super::chain::ChainLimit| self.accounts[accounts[entry.account]].place(entry.terms.id);
+        let slots: Vec<usize> = chain.limits.iter().map(place).collect();
         self.keep_long(chain, &accounts);
-        Places { accounts, slots }
+        let placed = || chain.limits.iter().zip(&slots);
+        let own = |account| placed().filter(|(entry, _)| entry.account == account).map(|(_, slot)| *slot).collect();
+        Places { own: (0..accounts.len()).map(own).collect(), accounts, slots }
     }
 
     /// An account with a long limit is journalled whole from here on, with the leases that hold it already.
@@ -132,6 +126,7 @@ impl Ledger {
             return at;
         }
         self.accounts.push(Account::default());
+        self.fronts.push(Vec::new());
         self.index.insert(key.to_owned(), self.accounts.len() - 1);
         self.accounts.len() - 1
     }
@@ -186,6 +181,7 @@ impl Ledger {
         let refused = self.answer(Status::Full, chain, &starts, now);
         for (&at, account) in places.accounts.iter().zip(before) {
             self.accounts[at] = account;
+            self.fronts[at].clear();
         }
         self.leases.insert(ask.id, Entry::Live { chain: old, hold });
         self.changed(ask.id);
@@ -308,6 +304,16 @@ impl Ledger {
         chain.places.get_or_init(|| self.place(chain))
     }
 
+    /// Before a chain writes to its accounts.
+    fn come_forward(&mut self, places: &Places, now: f64) {
+        for (&at, own) in places.accounts.iter().zip(&places.own) {
+            if !self.fronts[at].starts_with(own) {
+                self.accounts[at].make_room(own, now);
+                self.fronts[at].clone_from(own);
+            }
+        }
+    }
+
     fn fits(&mut self, chain: &Chain, need: &Amounts, starts: &[f64], now: f64) -> bool {
         let places = self.places(chain);
         chain.limits.iter().enumerate().all(|(at, entry)| {
@@ -318,6 +324,7 @@ impl Ledger {
 
     fn hold(&mut self, chain: &Arc<Chain>, ask: &Ask, starts: &[f64], now: f64) {
         let places = self.places(chain);
+        self.come_forward(places, now);
         let mut epochs = Vec::new();
         for (at, entry) in chain.limits.iter().enumerate() {
             let slot = &mut self.accounts[places.accounts[entry.account]].slots[places.slots[at]].1;
@@ -342,6 +349,7 @@ impl Ledger {
 
     fn resolve(&mut self, chain: &Chain, hold: &Hold, held: &Amounts, actual: &Amounts, ending: Ending, now: f64) {
         let places = self.places(chain);
+        self.come_forward(places, now);
         let starts = starts(chain, now);
         let mut epochs = hold.epochs.iter();
         for (at, entry) in chain.limits.iter().enumerate() {
@@ -377,26 +385,4 @@ fn starts(chain: &Chain, now: f64) -> Vec<f64> {
 
 fn micros(duration: Duration) -> f64 {
     duration.as_micros() as f64
-}
-
-/// Lease ids are random already.
-#[derive(Default)]
-pub struct IdHasher(u64);
-
-impl Hasher for IdHasher {
-    fn finish(&self) -> u64 {
-        self.0
-    }
-
-    fn write(&mut self, bytes: &[u8]) {
-        for chunk in bytes.chunks(8) {
-            let mut word = [0u8; 8];
-            word[..chunk.len()].copy_from_slice(chunk);
-            self.0 ^= u64::from_le_bytes(word);
-        }
-    }
-
-    fn write_u128(&mut self, id: u128) {
-        self.0 = id as u64;
-    }
 }

@@ -164,11 +164,21 @@ impl RedisStore {
         let mut due = ids.into_iter().zip(records);
         let mut expiring = FuturesUnordered::new();
         let mut total = Reclaimed::default();
+        let mut failed = None;
         loop {
             let room = RECLAIM_IN_FLIGHT - expiring.len();
             expiring.extend(due.by_ref().take(room).map(|(id, record)| self.expire_recorded(tag, id, record, policy)));
-            let Some(expired) = expiring.next().await else { return Ok(total) };
-            total.add(&expired?);
+            match expiring.next().await {
+                Some(Ok(expired)) => total.add(&expired),
+                // One account that no script can read must not keep the leases of all others.
+                Some(Err(error @ (StoreError::Refused(_) | StoreError::Unreadable(_)))) => failed = Some(error),
+                Some(Err(error)) => return Err(error),
+                None => break,
+            }
+        }
+        match failed {
+            Some(error) if total.leases == 0 => Err(error),
+            _ => Ok(total),
         }
     }
 

@@ -2,12 +2,14 @@
 
 mod calls;
 mod concurrency;
+mod damage;
 mod journal;
 mod leases;
 mod model;
 mod outages;
 pub mod redis_server;
 mod rig;
+mod slots;
 mod speed;
 mod startup;
 mod windows;

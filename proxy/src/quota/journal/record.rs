@@ -16,8 +16,8 @@ use crate::quota::chain::Chain;
 use crate::quota::changes::Changes;
 use crate::quota::codec::{Reader, pack_numbers, unit_code, unit_of, unreadable};
 use crate::quota::lease::{Hold, LeaseId};
-use crate::quota::ledger::Account;
 use crate::quota::rule::{Level, Limit, Window};
+use crate::quota::slots::Account;
 use crate::quota::store::StoreError;
 
 const FIRST_LINE: &[u8] = b"penstock quota journal 1\n";
@@ -232,8 +232,10 @@ fn put_account(out: &mut Vec<u8>, key: &str, account: &Account) {
     put_text(out, key);
     let Totals { reserved, settled, refunded, expired } = account.totals;
     out.extend(pack_numbers(&[reserved, settled, refunded, expired]));
-    out.extend((account.slots.len() as u32).to_le_bytes());
-    for (id, slot) in &account.slots {
+    // A slot as good as new is made again when it is asked for.
+    let slots = || account.slots.iter().filter(|(_, slot)| *slot != Slot::default());
+    out.extend((slots().count() as u32).to_le_bytes());
+    for (id, slot) in slots() {
         out.extend(id);
         out.extend(pack_numbers(&[slot.level, slot.at]));
     }

@@ -8,11 +8,9 @@ if state == 'L' then
   local terms = read_terms(record, lease.terms_at)
   if mark_of(terms) ~= ARGV[3] then return reply(MOVED, now, 0) .. record end
   local held = by_unit(1, lease.held[1], lease.held[2], lease.held[3], 1)
-  local strings = {}
-  if #KEYS > 2 then strings = call('MGET', unpack(KEYS, 3)) end
+  local seen = resolve(read_accounts(), terms, held, by_unit(0, 0, 0, 0, 0), lease.epochs, {}, now, 3, false)
   call('ZREM', KEYS[2], ARGV[1])
-  resolve(strings, terms, held, by_unit(0, 0, 0, 0, 0), lease.epochs, {}, now, 3, false,
-    function(a, account, head, count) save(KEYS[2 + a], account, head, count, terms.flat[a], now) end)
+  save_all(seen, terms.flat, now)
 end
 -- A reserve of this id that is still on its way must do nothing.
 call('SET', KEYS[1], 'X', 'PX', ARGV[2])

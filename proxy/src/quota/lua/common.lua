@@ -1,10 +1,14 @@
 -- What the scripts share: the packed formats of codec.rs and the arithmetic of account.rs, same operations, same order,
 -- same doubles. Never `..` or tostring on a number: they keep 14 digits. This chunk runs at every call, so it is short.
 local pack, unpack_, rep, byte, sub = struct.pack, struct.unpack, string.rep, string.byte, string.sub
-local call, floor, ceil, max = redis.call, math.floor, math.ceil, math.max
+local call, floor, ceil, max, min = redis.call, math.floor, math.ceil, math.max, math.min
 local DONE, FULL, ABSENT, BURIED, LATE, NOTDUE, STALE, MOVED = 0, 1, 2, 3, 4, 5, 6, 7
 local BUCKET, CALENDAR = 0, 1
 local GRACE, SLACK = 7200000000, 60000000
+-- A century in microseconds: beyond it a key is kept for ever, since no server can count so far ahead.
+local CENTURY = 3155760000000000
+-- Slots that a record, which counts them in a byte, can hold; and how long an untouched one matters: see slots.rs.
+local MOST, DORMANT = 255, 7948800000000
 
 local function clock()
   local t = call('TIME')
@@ -48,32 +52,56 @@ local function read_starts(windows, calendars, now)
   return starts
 end
 
--- The slots of this chain first, those of other models and former rules behind them.
-local function reorder(packed, count, own, ids)
+-- Slots that outlast others when they are too many: those without a time, then the latest, then by id.
+local function outlasts(packed, from)
+  return function(i, j)
+    local at, other = from[5 + 2 * i], from[5 + 2 * j]
+    if at ~= other then return at == 0 or (other ~= 0 and at > other) end
+    -- Not the ids as text: that compares by the server's locale.
+    local high, low = unpack_('>I4I4', packed, 8 * i - 5)
+    local other_high, other_low = unpack_('>I4I4', packed, 8 * j - 5)
+    return high < other_high or (high == other_high and low < other_low)
+  end
+end
+
+-- The slots of this chain first, then those of other models and former rules, as Account::make_room leaves them.
+local function reorder(packed, count, own, ids, now)
   local from, where = { unpack_('<' .. rep('d', 5 + 2 * count), packed, 3 + 8 * count) }, {}
   for i = 1, count do where[sub(packed, 8 * i - 5, 8 * i + 2)] = i end
-  local account, rest = { from[1], from[2], from[3], from[4], from[5] }, ''
+  local account, kept, rest = { from[1], from[2], from[3], from[4], from[5] }, {}, {}
   for j = 1, own do
     local id = sub(ids, 8 * j - 7, 8 * j)
     local i = where[id]
     where[id] = nil
     account[4 + 2 * j], account[5 + 2 * j] = i and from[4 + 2 * i] or 0, i and from[5 + 2 * i] or 0
   end
-  local total = own
   for i = 1, count do
-    local id = sub(packed, 8 * i - 5, 8 * i + 2)
-    if where[id] then
-      rest, total = rest .. id, total + 1
-      account[4 + 2 * total], account[5 + 2 * total] = from[4 + 2 * i], from[5 + 2 * i]
-    end
+    local level, at = from[4 + 2 * i], from[5 + 2 * i]
+    local says = level ~= 0 and (at == 0 or now - at <= DORMANT)
+    if says and where[sub(packed, 8 * i - 5, 8 * i + 2)] then kept[#kept + 1] = i end
   end
-  if total > 255 then error({ err = 'SLOTS an account holds more limits than 255' }) end
-  return account, pack('<BB', 1, total) .. ids .. rest, total
+  if own + #kept > MOST then table.sort(kept, outlasts(packed, from)) end
+  for r = 1, min(#kept, MOST - own) do
+    local i, place = kept[r], 4 + 2 * (own + r)
+    rest[r], account[place], account[place + 1] = sub(packed, 8 * i - 5, 8 * i + 2), from[4 + 2 * i], from[5 + 2 * i]
+  end
+  return account, pack('<BB', 1, own + #rest) .. ids .. table.concat(rest), own + #rest
+end
+
+-- The accounts' strings, false for a new one. MGET takes a key of another type for a new account, and SET would
+-- overwrite it: GET refuses it before anything is written.
+local function read_accounts()
+  if #KEYS == 2 then return {} end
+  local strings = call('MGET', unpack(KEYS, 3))
+  for a = 1, #strings do
+    if not strings[a] then call('GET', KEYS[2 + a]) end
+  end
+  return strings
 end
 
 -- An account: keep until, reserved, settled, refunded, expired, then level and at per slot; its head (version, count
 -- and ids) and the count of its slots. Slot j of the chain has its level at 4 + 2j.
-local function load(packed, own, ids)
+local function load(packed, own, ids, now)
   if not packed then
     local account = { 0, 0, 0, 0, 0 }
     for j = 6, 5 + 2 * own do account[j] = 0 end
@@ -81,8 +109,19 @@ local function load(packed, own, ids)
   end
   local version, count = byte(packed, 1, 2)
   if version ~= 1 then error({ err = 'VERSION account written by another version' }) end
-  if sub(packed, 3, 2 + 8 * own) ~= ids then return reorder(packed, count, own, ids) end
+  if sub(packed, 3, 2 + 8 * own) ~= ids then return reorder(packed, count, own, ids, now) end
   return { unpack_('<' .. rep('d', 5 + 2 * count), packed, 3 + 8 * count) }, sub(packed, 1, 2 + 8 * count), count
+end
+
+-- The accounts of a chain, in its order: as `load` gives them, and how many slots of each are the chain's own.
+local function load_all(strings, terms, now)
+  local accounts, heads, counts, owns, id = {}, {}, {}, {}, terms.ids
+  for a = 1, terms.accounts do
+    local own = byte(terms.blob, terms.o + 12 + a)
+    accounts[a], heads[a], counts[a] = load(strings[a], own, sub(terms.blob, id, id + 8 * own - 1), now)
+    owns[a], id = own, id + 8 * own
+  end
+  return { accounts = accounts, heads = heads, counts = counts, owns = owns }
 end
 
 local function packed(account, head, count)
@@ -92,7 +131,7 @@ end
 -- `keep` is how long an idle account matters, 0 for ever. The key's own expiry is moved a minute ahead at a time.
 local function save(key, account, head, count, keep, now)
   local until_ = account[1]
-  if keep == 0 or until_ < 0 then
+  if keep == 0 or keep > CENTURY or until_ < 0 then
     account[1] = -1
     call('SET', key, packed(account, head, count))
   elseif until_ < now + keep then
@@ -100,6 +139,14 @@ local function save(key, account, head, count, keep, now)
     call('SET', key, packed(account, head, count), 'PX', ceil((account[1] - now) / 1000))
   else
     call('SET', key, packed(account, head, count), 'KEEPTTL')
+  end
+end
+
+-- Writes the accounts that `look` or `resolve` worked out. Every read and every check that can fail comes before the
+-- first write of a script, which is never rolled back.
+local function save_all(seen, keep, now)
+  for a = 1, #seen.accounts do
+    save(KEYS[2 + a], seen.accounts[a], seen.heads[a], seen.counts[a], keep[a], now)
   end
 end
 

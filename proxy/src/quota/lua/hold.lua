@@ -1,15 +1,11 @@
 -- Brings every limit of the chain forward to `now` and adds `need`, in tables only: nothing is written. Returns whether
--- it fits, the levels, the accounts with heads and counts, and the window of each calendar limit.
+-- it fits, the levels, and what `hold` needs: accounts with heads and counts, and the window of each calendar limit.
 local function look(strings, terms, need, starts, now)
-  local flat, blob, fits, c, i = terms.flat, terms.blob, true, 0, 0
-  local levels, accounts, heads, counts, epochs = {}, {}, {}, {}, {}
-  local t, id = terms.accounts, terms.ids
+  local flat, fits, levels, epochs = terms.flat, true, {}, {}
+  local seen, t, c, i = load_all(strings, terms, now), terms.accounts, 0, 0
   for a = 1, terms.accounts do
-    local own = byte(blob, terms.o + 12 + a)
-    local account
-    account, heads[a], counts[a] = load(strings[a], own, sub(blob, id, id + 8 * own - 1))
-    accounts[a], id = account, id + 8 * own
-    for j = 6, 4 + 2 * own, 2 do
+    local account = seen.accounts[a]
+    for j = 6, 4 + 2 * seen.owns[a], 2 do
       local kind, level, at, ceiling, rate = flat[t + 1], account[j], account[j + 1], flat[t + 3], flat[t + 4]
       if kind == BUCKET then
         if at == 0 then
@@ -37,7 +33,17 @@ local function look(strings, terms, need, starts, now)
       levels[i] = after
     end
   end
-  return fits, levels, accounts, heads, counts, epochs
+  seen.epochs = epochs
+  return fits, levels, seen
+end
+
+-- Writes a hold that `look` saw fit: deadline, lease and accounts. ZADD comes first, the only write here that a key of
+-- another type refuses.
+local function hold(seen, terms, blob, held, need, dispatched, deadline, checkpoint, now)
+  call('ZADD', KEYS[2], deadline, ARGV[1])
+  call('SET', KEYS[1], write_lease('L', dispatched, deadline, held, checkpoint, seen.epochs, blob))
+  for a = 1, terms.accounts do seen.accounts[a][2] = seen.accounts[a][2] + need[1] end
+  save_all(seen, terms.flat, now)
 end
 
 local NOTHING = by_unit(0, 0, 0, 0, 0)

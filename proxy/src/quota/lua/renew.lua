@@ -22,12 +22,6 @@ local starts = read_starts(ARGV[7], terms.calendars, now)
 if not starts then return reply(STALE, now, 0) end
 local held = { unpack_('<ddd', ARGV[5]) }
 local need = by_unit(1, held[1], held[2], held[3], 1)
-local _, _, accounts, heads, counts, epochs = look(call('MGET', unpack(KEYS, 3)), terms, need, starts, now)
-call('ZADD', KEYS[2], deadline, ARGV[1])
-call('SET', KEYS[1], write_lease('L', dispatched, deadline, held, checkpoint, epochs, ARGV[6]))
-for a = 1, terms.accounts do
-  local account = accounts[a]
-  account[2] = account[2] + need[1]
-  save(KEYS[2 + a], account, heads[a], counts[a], terms.flat[a], now)
-end
+local _, _, seen = look(read_accounts(), terms, need, starts, now)
+hold(seen, terms, ARGV[6], held, need, dispatched, deadline, checkpoint, now)
 return reply(DONE, now, 0)

@@ -1,14 +1,11 @@
--- Replaces `held` by `actual` in every account of the chain and writes them through `put(a, account, head, count)`.
+-- Replaces `held` by `actual` in every account of the chain, in tables only: `save_all` writes what this returns.
 -- See Slot::resolved and Totals::resolve; `slot` is 3 for settled, 5 for expired.
-local function resolve(strings, terms, held, actual, epochs, starts, now, slot, late, put)
-  local flat, blob, c = terms.flat, terms.blob, 0
-  local t, id = terms.accounts, terms.ids
-  local tokens = actual[1] - held[1]
+local function resolve(strings, terms, held, actual, epochs, starts, now, slot, late)
+  local flat, tokens = terms.flat, actual[1] - held[1]
+  local seen, t, c = load_all(strings, terms, now), terms.accounts, 0
   for a = 1, terms.accounts do
-    local own = byte(blob, terms.o + 12 + a)
-    local account, head, count = load(strings[a], own, sub(blob, id, id + 8 * own - 1))
-    id = id + 8 * own
-    for j = 6, 4 + 2 * own, 2 do
+    local account = seen.accounts[a]
+    for j = 6, 4 + 2 * seen.owns[a], 2 do
       local kind, unit = flat[t + 1], flat[t + 2]
       local change, level, at, start = actual[unit] - held[unit], account[j], account[j + 1], nil
       if kind == CALENDAR then c = c + 1; start = starts[c] end
@@ -43,6 +40,6 @@ local function resolve(strings, terms, held, actual, epochs, starts, now, slot, 
     else
       account[2] = account[2] - tokens
     end
-    put(a, account, head, count)
   end
+  return seen
 end

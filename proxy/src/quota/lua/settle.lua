@@ -18,10 +18,9 @@ if late then
 else
   held = by_unit(1, lease.held[1], lease.held[2], lease.held[3], 1)
 end
-local strings = {}
-if #KEYS > 2 then strings = call('MGET', unpack(KEYS, 3)) end
+local actual = by_unit(requests, input, output, nano, 0)
+local seen = resolve(read_accounts(), terms, held, actual, lease.epochs, starts, now, 3, late)
 call('ZREM', KEYS[2], ARGV[1])
 call('DEL', KEYS[1])
-resolve(strings, terms, held, by_unit(requests, input, output, nano, 0), lease.epochs, starts, now, 3, late,
-  function(a, account, head, count) save(KEYS[2 + a], account, head, count, terms.flat[a], now) end)
+save_all(seen, terms.flat, now)
 return reply(late and LATE or DONE, now, 0)

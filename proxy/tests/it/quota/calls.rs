@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use proxy::quota::account::Totals;
-use proxy::quota::{Ceilings, Demand, Level, Limit, Outcome, Price, Unit};
+use proxy::quota::{CalendarPeriod, Ceilings, Demand, Level, Limit, Outcome, Price, Rule, Unit, Window};
 use wire::{Metered, Usage};
 
 use super::rig::*;
@@ -225,4 +225,16 @@ async fn absurd_numbers_neither_wrap_nor_pass(rig: &Rig) {
     reserve(&quota, demand(1, 1)).await.unwrap().settle(used(u64::MAX, u64::MAX));
     assert!(books(&quota).await.is_balanced(), "debt beyond any limit still balances");
     assert_eq!(refusal(reserve(&quota, demand(1, 1)).await).left, 0);
+    // More time than a server can count, until a debt is paid or a burst refilled.
+    let day = Duration::from_secs(86400);
+    let calendar = Window::Calendar { period: CalendarPeriod::Day, zone: jiff::tz::TimeZone::UTC };
+    let slow = |window| Limit { unit: Unit::Tokens, amount: 1000, window };
+    let bucket = |burst| Window::Bucket { period: day, burst };
+    for (index, window) in [bucket(1 << 52), bucket(1000), calendar].into_iter().enumerate() {
+        let name = Some(format!("absurd {index}"));
+        let quota = rig.quota(vec![Rule { name, ..rule(Level::App, vec![slow(window)]) }]).await;
+        reserve(&quota, demand(1, 1)).await.unwrap().settle(used(u64::MAX, u64::MAX));
+        assert!(books(&quota).await.is_balanced());
+        assert_eq!(refusal(reserve(&quota, demand(1, 1)).await).left, 0);
+    }
 }

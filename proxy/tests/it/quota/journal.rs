@@ -54,6 +54,14 @@ async fn open(folder: &Path, clock: &Clock) -> Store {
     }
 }
 
+/// Without the slots that say nothing: a journal does not keep what is as good as new.
+fn spoken(mut books: Audit) -> Audit {
+    for account in books.accounts.values_mut() {
+        account.slots.retain(|_, (level, _)| *level != 0.0);
+    }
+    books
+}
+
 #[tokio::test]
 async fn a_restart_keeps_lifetime_calendar_and_daily_use_to_the_token() {
     let (folder, (_, clock)) = (tempfile::tempdir().unwrap(), noon());
@@ -64,10 +72,10 @@ async fn a_restart_keeps_lifetime_calendar_and_daily_use_to_the_token() {
         call.dispatched();
         call.settle(used(100 + n, 7 * n));
     }
-    let before = books(&quota).await;
+    let before = spoken(books(&quota).await);
     drop(quota);
     let store = open(folder.path(), &clock).await;
-    assert_eq!(audit(&store).await.unwrap(), before);
+    assert_eq!(spoken(audit(&store).await.unwrap()), before);
     // 20 * 100 + 210 prompt, 7 * 210 output.
     assert_eq!(peek(&store, &chain(&rules)).await, [3680.0, 1470.0, 20.0, 0.0].repeat(4));
     assert_eq!(warnings(&rules, &store), Vec::<String>::new());

@@ -28,8 +28,8 @@ enum Op {
     Wait { ms: u64 },
 }
 
-fn op() -> impl Strategy<Value = Op> {
-    let (lease, chain) = (0u128..8, 0usize..3);
+fn op(chains: usize) -> impl Strategy<Value = Op> {
+    let (lease, chain) = (0u128..8, 0..chains);
     let amount = || 0u64..60;
     prop_oneof![
         5 => (lease.clone(), chain.clone(), amount(), amount(), 1u64..60)
@@ -69,12 +69,39 @@ fn rules() -> Vec<Rule> {
     ]
 }
 
+fn three_models() -> Vec<Chain> {
+    ["a", "b", "c"].map(|model| Chain::resolve(&rules(), &ana(), &[model])).into()
+}
+
+/// Rules that come and go, each with so many limits that an account cannot keep them all. All refill slowly, so that
+/// nearly all of them say something.
+fn eight_configurations() -> Vec<Chain> {
+    let bucket = |unit, hours: u64| Limit {
+        unit,
+        amount: 1000,
+        window: Window::Bucket { period: Duration::from_secs(3600 * hours), burst: 1_000_000 },
+    };
+    let units = [Unit::Tokens, Unit::InputTokens, Unit::OutputTokens];
+    let configuration = |number: usize| {
+        let buckets = units.into_iter().flat_map(|unit| (1..=15u64).map(move |hours| bucket(unit, hours)));
+        let limits = buckets.chain([Limit::lifetime(Unit::Tokens, 1_000_000), Limit::concurrency(100)]).collect();
+        let name = Some(format!("configuration {number}"));
+        let kept = rule(Level::Org, vec![Limit::per(Unit::Tokens, 4000, Duration::from_secs(3600))]);
+        Chain::resolve(&[Rule { name, ..rule(Level::Org, limits) }, named("kept", kept)], &ana(), &["m"])
+    };
+    (0..8).map(configuration).collect()
+}
+
+fn named(name: &str, rule: Rule) -> Rule {
+    Rule { name: Some(name.to_owned()), matcher: Pattern::new("a*").unwrap(), ..rule }
+}
+
 /// The same history on both; what each lease is on is tracked here, as a gateway would.
 struct Pair {
     store: Store,
     ledger: Ledger,
-    ours: [Arc<Chain>; 3],
-    theirs: [Arc<Chain>; 3],
+    ours: Vec<Arc<Chain>>,
+    theirs: Vec<Arc<Chain>>,
     on: [usize; 8],
     salt: u128,
 }
@@ -164,17 +191,25 @@ impl Pair {
 
 #[test]
 fn random_histories_agree_with_the_pure_ledger_bit_for_bit() {
+    agree(60, 80, three_models);
+}
+
+#[test]
+fn random_histories_of_more_limits_than_an_account_can_keep_agree_too() {
+    agree(30, 60, eight_configurations);
+}
+
+fn agree(cases: u32, longest: usize, chains: fn() -> Vec<Chain>) {
     let server = RedisServer::start();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    let config = Config { cases: 60, failure_persistence: None, ..Config::default() };
+    let config = Config { cases, failure_persistence: None, ..Config::default() };
     let mut runner = TestRunner::new(config);
     let salt = Cell::new(0u128);
-    let outcome = runner.run(&prop::collection::vec(op(), 1..80), |history| {
+    let outcome = runner.run(&prop::collection::vec(op(chains().len()), 1..longest), |history| {
         runtime.block_on(async {
             redis::cmd("FLUSHALL").exec(&mut server.connection()).unwrap();
             salt.set(salt.get() + 1000);
-            let rules = rules();
-            let chains = || ["a", "b", "c"].map(|model| Arc::new(Chain::resolve(&rules, &ana(), &[model])));
+            let chains = || chains().into_iter().map(Arc::new).collect();
             let store = patient(&server.url()).await;
             let mut pair = Pair {
                 store,

@@ -11,13 +11,13 @@ use super::rig::*;
 
 const TIMEOUT: Duration = Duration::from_millis(200);
 
-async fn gateway(server: &RedisServer, options: Options) -> Arc<Quota> {
+pub async fn gateway(server: &RedisServer, options: Options) -> Arc<Quota> {
     let redis = RedisOptions { timeout: TIMEOUT, start_timeout: Duration::from_secs(10) };
     let store = Store::redis(&server.url(), redis).await.unwrap();
     Quota::new(everywhere(&[tokens(1_000_000)]), store, options)
 }
 
-async fn eventually(what: &str, mut check: impl AsyncFnMut() -> bool) {
+pub async fn eventually(what: &str, mut check: impl AsyncFnMut() -> bool) {
     let deadline = Instant::now() + Duration::from_secs(15);
     while !check().await {
         assert!(Instant::now() < deadline, "not within 15 s: {what}");
