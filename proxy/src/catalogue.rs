@@ -8,7 +8,7 @@ use tokenizer::PromptCounter;
 use wire::{openai, slo::Slo};
 
 use crate::{
-    config,
+    StartError, config,
     demand::{self, LoadError},
     events::{Events, ModelEvents},
     pace::Pace,
@@ -64,17 +64,21 @@ pub struct Upstream {
 }
 
 impl Catalogue {
-    pub fn new(models: &[config::Model], events: &Events) -> Result<Self, LoadError> {
-        let models =
-            models.iter().map(|model| Model::new(model, events).map(Arc::new)).collect::<Result<Vec<_>, _>>()?;
-        let mut names = HashMap::new();
-        for model in &models {
+    /// Checked here as well as in the file: a caller may put models together, and of two with one name the later would
+    /// take the calls, and the quotas, of the first.
+    pub fn new(models: &[config::Model], events: &Events) -> Result<Self, StartError> {
+        let mut catalogue = Self { names: HashMap::new(), models: Vec::with_capacity(models.len()) };
+        for model in models {
+            let model = Arc::new(Model::new(model, events)?);
             for name in std::iter::once(&model.name).chain(&model.aliases) {
-                let index = names.len();
-                names.insert(name.clone(), Name { index, model: model.clone() });
+                let index = catalogue.names.len();
+                if catalogue.names.insert(name.clone(), Name { index, model: model.clone() }).is_some() {
+                    return Err(StartError::NameTaken(name.clone()));
+                }
             }
+            catalogue.models.push(model);
         }
-        Ok(Self { names, models })
+        Ok(catalogue)
     }
 
     pub fn find(&self, name: &str) -> Option<&Name> {

@@ -33,6 +33,7 @@ use std::sync::{
 };
 
 use access_log::AccessLog;
+use cache_salt::CacheSalts;
 use call::Intake;
 use catalogue::Catalogue;
 use charge::Books;
@@ -49,6 +50,10 @@ use upstreams::Upstreams;
 pub enum StartError {
     #[error(transparent)]
     Tokenizer(#[from] demand::LoadError),
+    #[error("two models answer to the name {0:?}; give each model and alias a name of its own")]
+    NameTaken(String),
+    #[error("two keys have the same secret; give each key a secret of its own")]
+    SecretTaken,
     #[error("the access log cannot be written: {0}")]
     AccessLog(#[source] std::io::Error),
 }
@@ -73,13 +78,14 @@ impl Proxy {
         let events = Arc::new(Events::default());
         let catalogue = Catalogue::new(&config.models, &events)?;
         let log = AccessLog::open(&config.access_log, events.clone()).map_err(StartError::AccessLog)?;
+        let salts = CacheSalts::new(quota.store().secret());
         Ok(Arc::new(Self {
             limits: config.limits,
             intake: Intake::new(&config.limits),
-            tenants: Tenants::new(&config.keys, catalogue.len()),
+            tenants: Tenants::new(&config.keys, catalogue.len())?,
             catalogue,
             quota,
-            upstreams: Upstreams::new(config.limits, events.clone()),
+            upstreams: Upstreams::new(config.limits, salts, events.clone()),
             in_flight: InFlight::new(config.limits.in_flight, events.in_flight()),
             events,
             log: Arc::new(log),

@@ -28,6 +28,7 @@ pub mod redis;
 mod refusal;
 mod reservation;
 mod rule;
+mod secret;
 mod settler;
 pub mod slots;
 pub mod stats;
@@ -43,6 +44,7 @@ pub use redis::RedisOptions;
 pub use refusal::{Refusal, Refused};
 pub use reservation::{Outcome, Reservation};
 pub use rule::{Ceilings, Demand, Level, Limit, MAX_AMOUNT, Pattern, Price, Rule, Subject, Unit, Window};
+pub use secret::Secret;
 pub use stats::{Snapshot, Stats};
 pub use store::{Store, StoreError};
 

@@ -11,6 +11,7 @@ use subtle::ConstantTimeEq;
 use wire::access::Who;
 
 use crate::{
+    StartError,
     config::Key,
     quota::{Chain, RateHeaders, Refused, Reservation, Subject},
 };
@@ -40,8 +41,9 @@ pub struct Tenant {
 }
 
 impl Tenants {
-    /// `names`: how many model names the catalogue knows.
-    pub fn new(keys: &[Key], names: usize) -> Self {
+    /// `names`: how many model names the catalogue knows. One secret is one tenant: of two with the same, one would pay
+    /// for the calls of the other.
+    pub fn new(keys: &[Key], names: usize) -> Result<Self, StartError> {
         let tenant = |key: &Key| Tenant {
             digest: key.sha256,
             cache_scope: key.org.as_ref().map_or(&key.sha256[..], |org| org.as_bytes()).into(),
@@ -50,7 +52,13 @@ impl Tenants {
             chains: (0..names).map(|_| OnceLock::new()).collect(),
             last_rate: Mutex::default(),
         };
-        Self { by_digest: keys.iter().map(|key| (key.sha256, Arc::new(tenant(key)))).collect() }
+        let mut by_digest = HashMap::new();
+        for key in keys {
+            if by_digest.insert(key.sha256, Arc::new(tenant(key))).is_some() {
+                return Err(StartError::SecretTaken);
+            }
+        }
+        Ok(Self { by_digest })
     }
 
     pub fn authenticate(&self, headers: &HeaderMap) -> Result<Arc<Tenant>, Unauthenticated> {
@@ -114,7 +122,7 @@ mod tests {
             http::HeaderName::try_from(header).expect("valid"),
             http::HeaderValue::from_str(value).expect("valid"),
         )]);
-        Tenants::new(&[key], 1).authenticate(&headers).map(drop)
+        Tenants::new(&[key], 1).expect("one key").authenticate(&headers).map(drop)
     }
 
     #[test]

@@ -47,8 +47,8 @@ pub struct Upstreams {
 }
 
 impl Upstreams {
-    pub fn new(limits: Limits, events: Arc<Events>) -> Self {
-        Self { connector: Connector::new(limits.connect_timeout), salts: CacheSalts::random(), limits, events }
+    pub fn new(limits: Limits, salts: CacheSalts, events: Arc<Events>) -> Self {
+        Self { connector: Connector::new(limits.connect_timeout), salts, limits, events }
     }
 
     /// Asks the upstreams of the call's model, one after the other, until one answers. One lease covers all attempts:

@@ -11,6 +11,7 @@ use super::chain::Chain;
 use super::journal::{Journal, JournalError};
 use super::lease::{LeaseId, OnExpiry};
 use super::ledger::Ledger;
+use super::secret::Secret;
 use super::store::{Answer, Ask, Reclaimed, Renewal};
 
 /// Where "now" comes from: the wall clock, or a number that a test moves.
@@ -32,22 +33,23 @@ impl Clock {
     }
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct MemoryStore {
     ledger: Mutex<Ledger>,
     clock: Clock,
     journal: Option<Journal>,
+    secret: Secret,
 }
 
 impl MemoryStore {
     pub fn new(clock: Clock) -> Self {
-        Self { ledger: Mutex::default(), clock, journal: None }
+        Self { ledger: Mutex::default(), clock, journal: None, secret: Secret::random() }
     }
 
     /// Goes on where the journal in `folder` ends, and keeps it from then on.
     pub fn journalled(folder: &Path, clock: Clock) -> Result<Self, JournalError> {
         let (journal, ledger) = Journal::open(folder)?;
-        Ok(Self { ledger: Mutex::new(ledger), clock, journal: Some(journal) })
+        Ok(Self { ledger: Mutex::new(ledger), clock, journal: Some(journal), secret: Secret::random() })
     }
 
     pub fn is_journalled(&self) -> bool {
@@ -59,6 +61,10 @@ impl MemoryStore {
         if let Some(journal) = &self.journal {
             journal.flush(|| self.ledger().take_changes());
         }
+    }
+
+    pub fn secret(&self) -> &Secret {
+        &self.secret
     }
 
     /// The whole ledger, for audits.

@@ -15,6 +15,7 @@ use super::chain::{Chain, GLOBAL_TAG};
 use super::codec::{self, PackedLease};
 use super::lease::{LeaseId, OnExpiry};
 use super::ledger::{CANCELLED_FOR, EXPIRED_FOR};
+use super::secret::Secret;
 use super::store::{Answer, Ask, Reclaimed, Renewal, Status, StoreError};
 
 mod connection;
@@ -50,6 +51,7 @@ pub struct RedisStore {
     /// Reclaim and audit: a large reply there must not delay a request.
     bulk: Connection,
     durability: Option<Durability>,
+    secret: Secret,
     /// Server clock minus ours at the last answer, microseconds, as the bits of an `i64`.
     clock_offset: AtomicU64,
     /// Cursor of the slow walk over all orgs.
@@ -69,10 +71,11 @@ impl RedisStore {
                 other => break other?,
             }
         };
+        let secret = secret(&hot, options.start_timeout).await?;
         let bulk = Connection::open(client, RedisOptions { timeout: options.timeout * 10, ..options }).await?;
         hot.watch();
         bulk.watch();
-        Ok(Self { hot, bulk, durability, clock_offset: AtomicU64::new(0), walk: AtomicU64::new(0) })
+        Ok(Self { hot, bulk, durability, secret, clock_offset: AtomicU64::new(0), walk: AtomicU64::new(0) })
     }
 
     async fn proven(client: Client, options: RedisOptions) -> Result<(Connection, Option<Durability>), StoreError> {
@@ -84,6 +87,10 @@ impl RedisStore {
     /// What the server promises about keeping data; `None` when its user may not ask.
     pub fn durability(&self) -> Option<Durability> {
         self.durability
+    }
+
+    pub fn secret(&self) -> &Secret {
+        &self.secret
     }
 
     /// The last error, while the store is down.
@@ -274,6 +281,15 @@ fn pack_ask(ask: &Ask) -> Vec<u8> {
 
 fn micros(duration: Duration) -> f64 {
     duration.as_micros() as f64
+}
+
+/// The first gateway on a store draws it for all.
+async fn secret(connection: &Connection, bound: Duration) -> Result<Secret, StoreError> {
+    let (key, fresh) = (format!("ps1:{{{GLOBAL_TAG}}}:salt"), Secret::random());
+    match connection.keep_first(&key, fresh.bytes(), bound).await? {
+        Some(kept) => Secret::read(&key, &kept),
+        None => Ok(fresh),
+    }
 }
 
 fn orgs_key() -> String {

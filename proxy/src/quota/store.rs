@@ -11,6 +11,7 @@ use super::journal::JournalError;
 use super::lease::{LeaseId, OnExpiry};
 use super::memory::{Clock, MemoryStore};
 use super::redis::{RedisOptions, RedisStore};
+use super::secret::Secret;
 
 /// Why a store could not answer. Cheap to clone: one outage refuses many calls.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -196,6 +197,14 @@ impl Store {
             // One stands for all: reclaim here is for every org at once.
             Self::Memory(_) => Ok(vec![GLOBAL_TAG.to_owned()]),
             Self::Redis(store) => store.some_orgs().await,
+        }
+    }
+
+    /// Shared by all processes on this store.
+    pub fn secret(&self) -> &Secret {
+        match self {
+            Self::Memory(store) => store.secret(),
+            Self::Redis(store) => store.secret(),
         }
     }
 

@@ -117,6 +117,13 @@ impl Connection {
         Ok(self.command::<Option<String>>(command).await?.is_some())
     }
 
+    /// Writes `fresh` where nothing is; what was there otherwise.
+    pub async fn keep_first(&self, key: &str, fresh: &[u8], bound: Duration) -> Result<Option<Vec<u8>>, StoreError> {
+        let mut command = redis::cmd("SET");
+        command.arg(key).arg(fresh).arg("NX").arg("GET");
+        self.command_within(command, bound).await
+    }
+
     pub async fn add(&self, key: &str, members: &[String]) -> Result<(), StoreError> {
         if members.is_empty() {
             return Ok(());

@@ -1,16 +1,26 @@
 //! What operators see: metrics that add up, readiness that means something, and the bundled engine's socket.
 
-use std::time::Duration;
+use std::{
+    collections::{HashMap, HashSet},
+    path::Path,
+    time::Duration,
+};
 
+use proxy::{
+    Config, Proxy, config,
+    quota::{Clock, Options, Quota, Store},
+};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::{TcpListener, TcpStream, UnixListener},
+    sync::mpsc,
 };
 
 use super::{
     rig::{Answer, KEY, Rig, Settings, chat, request},
     upstream::{self, DONE, STOP, Step, USAGE, Upstream, chunk, stream, stream_head, text_event},
 };
+use crate::quota::redis_server::RedisServer;
 
 const OK: &str = "{\"choices\":[],\"usage\":{\"prompt_tokens\":8,\"completion_tokens\":2}}";
 
@@ -103,46 +113,101 @@ async fn alive_ready_and_nothing_else() {
     }
 }
 
+/// An engine's socket in `folder`: the setting that names it, and what it is asked.
+fn engine(folder: &Path) -> (String, mpsc::Receiver<String>) {
+    let path = folder.join("engine.sock");
+    let listener = UnixListener::bind(&path).expect("a free path");
+    let (told, asked) = mpsc::channel(4);
+    tokio::spawn(async move {
+        loop {
+            let (mut socket, _) = listener.accept().await.expect("asked");
+            let told = told.clone();
+            tokio::spawn(async move {
+                loop {
+                    let mut asked = Vec::new();
+                    while !asked.ends_with(b"]}") {
+                        if socket.read_buf(&mut asked).await.expect("read") == 0 {
+                            return;
+                        }
+                    }
+                    let head = "HTTP/1.1 200 OK\r\ncontent-type: application/json";
+                    let answer = format!("{head}\r\ncontent-length: {}\r\n\r\n{OK}", OK.len());
+                    socket.write_all(answer.as_bytes()).await.expect("sent");
+                    told.send(String::from_utf8(asked).expect("text")).await.expect("the test reads");
+                }
+            });
+        }
+    });
+    (format!("[{{ name: engine, url: \"unix:{}\" }}]", path.display()), asked)
+}
+
+/// The salt that the engine is given for a call that starts with `own`.
+async fn salt(rig: &Rig, asked: &mut mpsc::Receiver<String>, own: &str) -> String {
+    let answer = rig.chat(&format!("{{{own}\"model\":\"m\",\"messages\":[]}}")).await;
+    assert_eq!((answer.status, answer.text().as_str()), (200, OK));
+    let asked = tokio::time::timeout(Duration::from_secs(5), asked.recv()).await.expect("in time").expect("asked");
+    let (head, body) = asked.split_once("\r\n\r\n").expect("a head and a body");
+    assert!(head.starts_with("POST /v1/chat/completions HTTP/1.1\r\n") && head.contains("host: localhost"), "{head}");
+    let body: serde_json::Value = serde_json::from_str(body).expect("JSON");
+    body["cache_salt"].as_str().expect("a salt").to_owned()
+}
+
 #[tokio::test]
 async fn an_upstream_may_be_a_unix_socket_and_its_cache_is_salted() {
     let folder = tempfile::tempdir().expect("a folder");
-    let path = folder.path().join("engine.sock");
-    let listener = UnixListener::bind(&path).expect("a free path");
-    let (told, mut asked) = tokio::sync::mpsc::channel(4);
-    tokio::spawn(async move {
-        let (mut socket, _) = listener.accept().await.expect("asked");
-        loop {
-            let mut asked = Vec::new();
-            while !asked.ends_with(b"]}") {
-                socket.read_buf(&mut asked).await.expect("read");
-            }
-            let answer = format!(
-                "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n{OK}",
-                OK.len()
-            );
-            socket.write_all(answer.as_bytes()).await.expect("sent");
-            told.send(String::from_utf8(asked).expect("text")).await.expect("the test reads");
-        }
-    });
+    let (upstreams, mut asked) = engine(folder.path());
     let nobody = Upstream::start(|_| Vec::new()).await;
-    let upstreams = format!("[{{ name: engine, url: \"unix:{}\" }}]", path.display());
     let rig = Rig::with(&nobody, Settings { upstreams: Some(upstreams), ..Settings::default() }).await;
     let mut salts = Vec::new();
     for own in ["", "\"cache_salt\":\"theirs\",", "\"cache_salt\":\"theirs\","] {
-        let body = format!("{{{own}\"model\":\"m\",\"messages\":[]}}");
-        let answer = rig.chat(&body).await;
-        assert_eq!((answer.status, answer.text().as_str()), (200, OK));
-        let asked = tokio::time::timeout(Duration::from_secs(5), asked.recv()).await.expect("in time").expect("asked");
-        let (head, body) = asked.split_once("\r\n\r\n").expect("a head and a body");
-        assert!(
-            head.starts_with("POST /v1/chat/completions HTTP/1.1\r\n") && head.contains("host: localhost"),
-            "{head}"
-        );
-        let body: serde_json::Value = serde_json::from_str(body).expect("JSON");
-        salts.push(body["cache_salt"].as_str().expect("a salt").to_owned());
+        salts.push(salt(&rig, &mut asked, own).await);
     }
     assert!(salts.iter().all(|salt| salt.len() == 64), "{salts:?}");
     assert!(salts[0] != salts[1] && salts[1] == salts[2], "{salts:?}");
+}
+
+#[tokio::test]
+async fn gateways_on_one_store_share_an_engines_prefixes_and_others_do_not() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (upstreams, mut asked) = engine(folder.path());
+    let nobody = Upstream::start(|_| Vec::new()).await;
+    let (one, other) = (RedisServer::start(), RedisServer::start());
+    let mut salts = Vec::new();
+    for server in [Some(&one), Some(&one), Some(&other), None, None] {
+        let redis = server.map(RedisServer::url);
+        let upstreams = Some(upstreams.clone());
+        let rig = Rig::with(&nobody, Settings { upstreams, redis, ..Settings::default() }).await;
+        salts.push(salt(&rig, &mut asked, "").await);
+    }
+    assert_eq!(salts[0], salts[1]);
+    let distinct: HashSet<&String> = salts.iter().collect();
+    assert_eq!(distinct.len(), 4, "two stores, and each embedded one, have secrets of their own: {salts:?}");
+}
+
+#[tokio::test]
+async fn a_configuration_put_together_by_hand_is_held_to_one_owner_per_name_and_secret() {
+    let text = "access_log: \"off\"\nmodels:\n  - { name: m, aliases: [a], upstreams: [{ name: u, url: \"http://h/v1\" }] }\n  - { name: n, upstreams: [{ name: u, url: \"http://h/v1\" }] }\nkeys: [{ secret: K, org: acme }, { secret: L, org: beta }]";
+    let valid = config::check(text, "test.yaml", &HashMap::new()).expect("valid");
+    let start = |change: &dyn Fn(&mut Config)| {
+        let mut config = valid.clone();
+        change(&mut config);
+        let quota = Quota::new(Vec::new(), Store::memory(Clock::Wall), Options::default());
+        Proxy::new(&config, quota).err().map(|error| error.to_string())
+    };
+    assert_eq!(start(&|_| ()), None);
+    for (name, change) in [
+        ("m", &(|config: &mut Config| config.models[1].name = "m".into()) as &dyn Fn(&mut Config)),
+        ("a", &|config| config.models[1].name = "a".into()),
+        ("m", &|config| config.models[1].aliases = vec!["m".into()]),
+        ("a", &|config| config.models[1].aliases = vec!["a".into()]),
+        ("n", &|config| config.models[1].aliases = vec!["n".into()]),
+        ("x", &|config| config.models[1].aliases = vec!["x".into(), "x".into()]),
+    ] {
+        let refused = start(change).expect("a name is taken");
+        assert!(refused.contains(&format!("two models answer to the name {name:?}")), "{refused}");
+    }
+    let refused = start(&|config| config.keys[1].sha256 = config.keys[0].sha256).expect("a secret is taken");
+    assert!(refused.contains("two keys have the same secret"), "{refused}");
 }
 
 #[tokio::test]

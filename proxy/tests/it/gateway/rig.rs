@@ -51,11 +51,15 @@ impl Kind {
             Self::Memory => (Store::memory(Clock::Wall), None),
             Self::Redis => {
                 let server = RedisServer::start();
-                let options = RedisOptions { timeout: Duration::from_secs(5), start_timeout: Duration::from_secs(10) };
-                (Store::redis(&server.url(), options).await.expect("Redis is there"), Some(server))
+                (redis(&server.url()).await, Some(server))
             }
         }
     }
+}
+
+async fn redis(url: &str) -> Store {
+    let options = RedisOptions { timeout: Duration::from_secs(5), start_timeout: Duration::from_secs(10) };
+    Store::redis(url, options).await.expect("Redis is there")
 }
 
 /// Runs each test on both stores.
@@ -81,6 +85,8 @@ pub struct Settings {
     pub limits: String,
     pub quotas: Option<String>,
     pub store: Kind,
+    /// A store that others use as well, in place of one of its own.
+    pub redis: Option<String>,
 }
 
 impl Rig {
@@ -105,7 +111,10 @@ impl Rig {
         );
         let config = config::check(&text, "test.yaml", &HashMap::new())
             .unwrap_or_else(|problems| panic!("{text}\n{problems:#?}"));
-        let (store, redis) = settings.store.store().await;
+        let (store, redis) = match &settings.redis {
+            Some(url) => (redis(url).await, None),
+            None => settings.store.store().await,
+        };
         let quota = Quota::new(config.quotas.clone(), store, Options::default());
         let proxy = Proxy::new(&config, quota.clone()).expect("a valid configuration starts");
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");

@@ -81,6 +81,14 @@ async fn keys_of_another_type() {
 }
 
 #[tokio::test]
+async fn a_secret_that_is_none() {
+    let server = RedisServer::start();
+    redis::cmd("SET").arg("ps1:{g}:salt").arg("short").exec(&mut server.connection()).unwrap();
+    let message = refused(&server.url()).await.to_string();
+    assert!(message.contains("ps1:{g}:salt holds no secret") && message.contains("delete it"), "{message}");
+}
+
+#[tokio::test]
 async fn a_replica_that_takes_no_writes() {
     let server = RedisServer::start();
     redis::cmd("REPLICAOF").arg(&["127.0.0.1", "1"]).exec(&mut server.connection()).unwrap();
