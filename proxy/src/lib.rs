@@ -16,6 +16,7 @@ mod error;
 mod events;
 mod in_flight;
 mod journal;
+mod members;
 mod pace;
 mod passing;
 mod paths;

@@ -1,17 +1,16 @@
-//! The fields of a request body that the gateway reads, and where they stand in it. Of a key given twice the last
-//! counts, as it does for the parsers of upstreams.
+//! The fields of a request body that the gateway reads, and where they stand in it.
 
-use std::{borrow::Cow, fmt, ops::Range};
+use std::ops::Range;
 
 use bytes::Bytes;
-use serde::{
-    Deserialize, Deserializer,
-    de::{IgnoredAny, MapAccess, Visitor},
-};
+use serde::Deserialize;
 use serde_json::value::RawValue;
 
 use super::Call;
-use crate::paths::Endpoint;
+use crate::{
+    members::{self, Members, place},
+    paths::Endpoint,
+};
 
 /// Beyond this no model generates, and sums stay far from overflow.
 const MAX_TOKENS: u64 = 10_000_000;
@@ -70,7 +69,7 @@ struct Top<'a> {
 const CAPS: [&str; 3] = ["max_tokens", "max_completion_tokens", "max_output_tokens"];
 
 pub(super) fn parse(endpoint: Endpoint, deployment: Option<String>, body: Bytes) -> Result<Call, Invalid> {
-    let top: Top<'_> = serde_json::from_slice(&body).map_err(|error| not_json(&error))?;
+    let top: Top<'_> = members::read(&body).map_err(|error| not_json(&error))?;
     let model = match (deployment, top.model.and_then(text)) {
         (Some(model), _) | (None, Some(model)) if !model.is_empty() => model,
         _ => return Err(Invalid::new("model", "you must provide a model, as a text")),
@@ -86,7 +85,8 @@ pub(super) fn parse(endpoint: Endpoint, deployment: Option<String>, body: Bytes)
     let best_of = whole("best_of", top.best_of, 1, MAX_CHOICES)?.unwrap_or(1);
     let range = |value: Option<&RawValue>| value.filter(|raw| raw.get() != "null").map(|raw| place(&body, raw));
     let shape = Shape {
-        model: range(top.model),
+        // A null too: what stands there is replaced, since of a second key the last would count.
+        model: top.model.map(|raw| place(&body, raw)),
         stream_options: top.stream_options.map(|raw| place(&body, raw)),
         prompt: prompt.map(|raw| place(&body, raw)),
         tools: range(top.tools),
@@ -105,12 +105,6 @@ fn not_json(error: &serde_json::Error) -> Invalid {
         _ => format!("the body is not valid JSON: {error}"),
     };
     Invalid { param: None, message }
-}
-
-/// Byte range of a value that was borrowed from `body`.
-fn place(body: &Bytes, raw: &RawValue) -> Range<usize> {
-    let start = raw.get().as_ptr() as usize - body.as_ptr() as usize;
-    start..start + raw.get().len()
 }
 
 fn text(raw: &RawValue) -> Option<String> {
@@ -195,52 +189,24 @@ fn whole(param: &'static str, raw: Option<&RawValue>, min: u64, max: u64) -> Res
     }
 }
 
-impl<'de: 'a, 'a> Deserialize<'de> for Top<'a> {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_map(TopVisitor)
-    }
-}
-
-struct TopVisitor;
-
-impl<'de> Visitor<'de> for TopVisitor {
-    type Value = Top<'de>;
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("an object")
-    }
-
-    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Top<'de>, A::Error> {
-        #[derive(Deserialize)]
-        struct Key<'a>(#[serde(borrow)] Cow<'a, str>);
-
-        let mut top = Top::default();
-        while let Some(Key(key)) = map.next_key()? {
-            let slot = match key.as_ref() {
-                "model" => &mut top.model,
-                "stream" => &mut top.stream,
-                "stream_options" => &mut top.stream_options,
-                "n" => &mut top.n,
-                "best_of" => &mut top.best_of,
-                "messages" => &mut top.messages,
-                "prompt" => &mut top.prompt,
-                "input" => &mut top.input,
-                "tools" => &mut top.tools,
-                "tool_choice" => &mut top.tool_choice,
-                "functions" => &mut top.functions,
-                "function_call" => &mut top.function_call,
-                "cache_salt" => &mut top.cache_salt,
-                other => match CAPS.iter().position(|name| *name == other) {
-                    Some(index) => &mut top.caps[index],
-                    None => {
-                        map.next_value::<IgnoredAny>()?;
-                        continue;
-                    }
-                },
-            };
-            *slot = Some(map.next_value()?);
-        }
-        Ok(top)
+impl<'a> Members<'a> for Top<'a> {
+    fn member(&mut self, key: &str) -> Option<&mut Option<&'a RawValue>> {
+        Some(match key {
+            "model" => &mut self.model,
+            "stream" => &mut self.stream,
+            "stream_options" => &mut self.stream_options,
+            "n" => &mut self.n,
+            "best_of" => &mut self.best_of,
+            "messages" => &mut self.messages,
+            "prompt" => &mut self.prompt,
+            "input" => &mut self.input,
+            "tools" => &mut self.tools,
+            "tool_choice" => &mut self.tool_choice,
+            "functions" => &mut self.functions,
+            "function_call" => &mut self.function_call,
+            "cache_salt" => &mut self.cache_salt,
+            other => &mut self.caps[CAPS.iter().position(|name| *name == other)?],
+        })
     }
 }
 
@@ -286,7 +252,9 @@ mod tests {
         assert_eq!(wrong("{\"messages\":[]}"), Some("model"));
         assert_eq!(wrong("{\"model\":\"m\"}"), Some("messages"));
         assert_eq!(wrong("{\"model\":\"m\",\"messages\":{}}"), Some("messages"));
-        assert_eq!(wrong("{\"model\":5,\"messages\":[]}"), Some("model"));
+        for model in ["5", "null", "\"\"", "[\"m\"]"] {
+            assert_eq!(wrong(format!("{{\"model\":{model},\"messages\":[]}}").leak()), Some("model"), "{model}");
+        }
         let name = |bytes: usize| format!("{{\"model\":\"{}\",\"messages\":[]}}", "x".repeat(bytes));
         assert_eq!(wrong(name(257).leak()), Some("model"));
         assert!(parse(Endpoint::ChatCompletions, None, Bytes::from(name(256))).is_ok());

@@ -141,9 +141,17 @@ mod tests {
     }
 
     #[test]
-    fn a_model_named_by_the_path_is_put_in() {
-        let body = Bytes::from_static(b"{\"messages\":[]}");
-        let call = Call::parse(Endpoint::ChatCompletions, Some("dep".into()), body).expect("valid");
-        assert_eq!(call.forward("dep", None), "{\"model\":\"dep\",\"messages\":[]}");
+    fn a_model_named_by_the_path_stands_in_place_of_any_in_the_body() {
+        for (body, expect) in [
+            (r#"{"messages":[]}"#, r#"{"model":"dep","messages":[]}"#),
+            (r#"{"model":null,"messages":[]}"#, r#"{"model":"dep","messages":[]}"#),
+            (r#"{"messages":[],"model": null }"#, r#"{"messages":[],"model": "dep" }"#),
+            (r#"{"messages":[],"model":{"a":1}}"#, r#"{"messages":[],"model":"dep"}"#),
+            (r#"{"model":"x","messages":[],"model":null}"#, r#"{"model":"x","messages":[],"model":"dep"}"#),
+        ] {
+            let call = Call::parse(Endpoint::ChatCompletions, Some("dep".into()), Bytes::from(body))
+                .expect("the path names it");
+            assert_eq!((call.model.as_str(), call.forward("dep", None).as_ref()), ("dep", expect.as_bytes()), "{body}");
+        }
     }
 }

@@ -1,20 +1,19 @@
 //! Finds `usage` in an answer without parsing the rest of it, and cuts it out by bytes.
 
-use std::{borrow::Cow, fmt, ops::Range};
+use std::ops::Range;
 
-use serde::{
-    Deserialize, Deserializer,
-    de::{IgnoredAny, MapAccess, Visitor},
-};
+use serde::Deserialize;
 use serde_json::value::RawValue;
 use wire::Usage;
+
+use crate::members::{self, Members};
 
 /// No call uses more: a larger count is a fault of the provider, such as -1 without its sign.
 const CREDIBLE: u64 = 10_000_000;
 
 /// The usage of a whole answer.
 pub(super) fn of_whole(body: &[u8]) -> Option<Usage> {
-    let top: Top<'_> = serde_json::from_slice(body).ok()?;
+    let top: Top<'_> = members::read(body).ok()?;
     top.usage.and_then(read)
 }
 
@@ -30,10 +29,9 @@ pub(super) struct Found {
 /// `None`: the payload has no `usage` key of its own.
 pub(super) fn find(payload: &[u8]) -> Option<Found> {
     memchr::memmem::find(payload, b"\"usage\"")?;
-    let top: Top<'_> = serde_json::from_slice(payload).ok()?;
+    let top: Top<'_> = members::read(payload).ok()?;
     let value = top.usage?;
-    let start = value.get().as_ptr() as usize - payload.as_ptr() as usize;
-    let cut = with_key(payload, start..start + value.get().len())?;
+    let cut = with_key(payload, members::place(payload, value))?;
     let empty = |raw: &RawValue| raw.get().trim_start_matches('[').trim_start() == "]";
     Some(Found { usage: read(value), alone: top.choices.is_some_and(empty), cut })
 }
@@ -84,36 +82,13 @@ struct Top<'a> {
     usage: Option<&'a RawValue>,
 }
 
-impl<'de: 'a, 'a> Deserialize<'de> for Top<'a> {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct TopVisitor;
-
-        impl<'de> Visitor<'de> for TopVisitor {
-            type Value = Top<'de>;
-
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("an object")
-            }
-
-            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Top<'de>, A::Error> {
-                #[derive(Deserialize)]
-                struct Key<'a>(#[serde(borrow)] Cow<'a, str>);
-
-                let mut top = Top::default();
-                while let Some(Key(key)) = map.next_key()? {
-                    match key.as_ref() {
-                        "choices" => top.choices = Some(map.next_value()?),
-                        "usage" => top.usage = Some(map.next_value()?),
-                        _ => {
-                            map.next_value::<IgnoredAny>()?;
-                        }
-                    }
-                }
-                Ok(top)
-            }
+impl<'a> Members<'a> for Top<'a> {
+    fn member(&mut self, key: &str) -> Option<&mut Option<&'a RawValue>> {
+        match key {
+            "choices" => Some(&mut self.choices),
+            "usage" => Some(&mut self.usage),
+            _ => None,
         }
-
-        deserializer.deserialize_map(TopVisitor)
     }
 }
 
