@@ -12,13 +12,14 @@ use wire::access::Entry;
 use crate::{
     Proxy,
     body::Body,
-    call::Call,
+    call::{Call, ReadError},
     charge::Charge,
     demand,
     error::Error,
     journal,
     paths::{self, Endpoint, Target},
     respond::{Errors, Failed, json, stamp_rate},
+    server::framing::Ambiguous,
     tenants::Tenant,
     trace::{Arrival, Trace},
 };
@@ -41,6 +42,9 @@ impl Proxy {
 
     async fn answer(self: Arc<Self>, request: Request<Incoming>) -> Result<Response<Body>, Failed> {
         let (parts, body) = request.into_parts();
+        if parts.extensions.get::<Ambiguous>().is_some() {
+            return Err(Error::Read(ReadError::TwoLengths).into());
+        }
         let target = paths::target(&parts.method, parts.uri.path()).map_err(|miss| Error::Path {
             miss,
             method: parts.method.clone(),

@@ -67,6 +67,7 @@ fn verdict(error: &Error) -> Verdict {
         Error::Read(ReadError::TooLarge { .. }) => is(S::PAYLOAD_TOO_LARGE, CALLER, "body_too_large", Retry::No),
         Error::Read(ReadError::TimedOut) => is(S::REQUEST_TIMEOUT, CALLER, "request_timeout", Retry::Yes),
         Error::Read(ReadError::Overloaded) => is(S::SERVICE_UNAVAILABLE, SERVER, "overloaded", soon),
+        Error::Read(ReadError::TwoLengths) => is(S::BAD_REQUEST, CALLER, "ambiguous_length", Retry::No),
         Error::Read(ReadError::Cut) => is(S::BAD_REQUEST, CALLER, "body_cut_short", Retry::No),
         Error::Read(ReadError::Unsupported { .. }) => {
             is(S::UNSUPPORTED_MEDIA_TYPE, CALLER, "unsupported_media_type", Retry::No)

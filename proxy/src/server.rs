@@ -1,9 +1,12 @@
 //! The accept loop and one connection's life: sockets set up for streams, graceful drain, and a last word that
 //! arrives. What a request means is `pipeline`'s part.
 
+pub mod framing;
+
 use std::{future::Future, io, pin::pin, sync::Arc, time::Duration};
 
-use hyper::{server::conn::http1, service::service_fn};
+use http::{Request, header::TRANSFER_ENCODING};
+use hyper::{body::Incoming, server::conn::http1, service::service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
@@ -13,6 +16,7 @@ use tokio::{
 };
 use tower::Service;
 
+use self::framing::{Ambiguous, Framing, Watched};
 use crate::Proxy;
 
 /// Idle connections beside those with a call.
@@ -79,12 +83,19 @@ async fn connection(proxy: Arc<Proxy>, socket: TcpStream, mut stopping: watch::R
         tracing::debug!(%error, "socket options");
     }
     let service = proxy.service();
-    let service = service_fn(move |request| service.clone().call(request)); // always ready: it sheds, it never waits
+    let framing = Framing::default();
+    let watched = Watched::new(socket, framing.clone());
+    let service = service_fn(move |mut request: Request<Incoming>| {
+        if framing.is_ambiguous() && request.headers().contains_key(TRANSFER_ENCODING) {
+            request.extensions_mut().insert(Ambiguous);
+        }
+        service.clone().call(request) // always ready: it sheds, it never waits
+    });
     let mut connection = http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(proxy.limits.header_timeout)
         .max_buf_size(BUFFER)
-        .serve_connection(TokioIo::new(socket), service);
+        .serve_connection(TokioIo::new(watched), service);
     let ended = tokio::select! {
         ended = std::future::poll_fn(|cx| connection.poll_without_shutdown(cx)) => ended,
         () = stopped(&mut stopping) => {
@@ -95,7 +106,7 @@ async fn connection(proxy: Arc<Proxy>, socket: TcpStream, mut stopping: watch::R
     if let Err(error) = ended {
         tracing::debug!(%error, "connection ended");
     }
-    let socket = connection.into_parts().io.into_inner();
+    let socket = connection.into_parts().io.into_inner().into_inner();
     // The peer is gone in most cases, and then this fails or ends at once.
     if let Ok(Err(error)) = tokio::time::timeout(LINGER, linger(socket)).await {
         tracing::trace!(%error, "linger");

@@ -27,6 +27,9 @@ pub enum ReadError {
     Overloaded,
     #[error("the request body was cut short")]
     Cut,
+    /// One of them may be a lie: see `server::framing`.
+    #[error("the request has both a Content-Length and a Transfer-Encoding: send one of the two")]
+    TwoLengths,
     #[error("{what} request bodies are not understood: send plain JSON")]
     Unsupported { what: String },
 }

@@ -1,7 +1,7 @@
 //! The wire: unknown fields, spellings, framings, and what reaches an upstream.
 
 use serde_json::{Value, json};
-use tokio::io::AsyncWriteExt;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use super::{
     rig::{Answer, KEY, Rig, Settings, chat, request},
@@ -118,6 +118,63 @@ async fn chunked_bodies_arrive_with_a_length() {
     assert!(!asked.headers.contains_key("transfer-encoding"));
     assert_eq!(asked.json()["model"], "m");
     assert_eq!(asked.headers["x-mine"], "1");
+}
+
+#[tokio::test]
+async fn a_body_with_two_lengths_is_refused_and_what_follows_is_never_a_request() {
+    let upstream = ok().await;
+    let rig = Rig::start(&upstream).await;
+    let smuggled = String::from_utf8(request("POST", "/v1/chat/completions", &[KEY], &chat(""))).expect("text");
+    let body = chat("");
+    let chunked = format!("{:x}\r\n{body}\r\n0\r\n\r\n{smuggled}", body.len());
+    let (length, coding) = (format!("Content-Length: {}\r\n", chunked.len()), "Transfer-Encoding: chunked\r\n");
+    for framing in [format!("{length}{coding}"), format!("{coding}{length}"), format!("{coding}X: 1\r\n{length}")] {
+        let head = format!("POST /v1/chat/completions HTTP/1.1\r\nHost: g\r\nAuthorization: Bearer K\r\n{framing}\r\n");
+        // Also as the second call of a connection, and in pieces.
+        let mut socket = rig.connect().await;
+        let get = "GET /v1/models/m HTTP/1.1\r\nHost: g\r\nAuthorization: Bearer K\r\n\r\n";
+        socket.write_all(get.as_bytes()).await.expect("sent");
+        read_until(&mut socket, "}").await;
+        for piece in head.as_bytes().chunks(40) {
+            socket.write_all(piece).await.expect("sent");
+            tokio::time::sleep(std::time::Duration::from_millis(1)).await;
+        }
+        socket.write_all(chunked.as_bytes()).await.expect("sent");
+        let answer = Answer::read(&mut socket).await;
+        assert_eq!((answer.status, answer.code().as_str()), (400, "ambiguous_length"), "{framing}");
+        assert_eq!(answer.header("connection"), Some("close"));
+        // One answer and no more: `json` reads all that came.
+        assert_eq!(answer.json()["error"]["type"], "invalid_request_error");
+    }
+    assert!(upstream.asked().is_empty(), "nothing was forwarded");
+}
+
+#[tokio::test]
+async fn a_body_that_only_looks_like_a_head_is_none() {
+    let upstream = ok().await;
+    let rig = Rig::start(&upstream).await;
+    let mut socket = rig.connect().await;
+    let head = "POST /v1/chat/completions HTTP/1.1\r\nHost: g\r\nAuthorization: Bearer K\r\nExpect: 100-continue\r\nTransfer-Encoding: chunked\r\n\r\n";
+    let body = chat("");
+    let trailers = "Content-Length: 5\r\nTransfer-Encoding: chunked\r\n";
+    let chunks = format!("{:x}\r\n{body}\r\n0\r\n{trailers}\r\n", body.len());
+    for _ in 0..2 {
+        // What follows an interim answer looks like a new head, and has the lines of one.
+        socket.write_all(head.as_bytes()).await.expect("sent");
+        read_until(&mut socket, "\r\n\r\n").await;
+        socket.write_all(chunks.as_bytes()).await.expect("sent");
+        let answer = read_until(&mut socket, OK).await;
+        assert_eq!(Answer::parse(&answer).status, 200);
+    }
+}
+
+async fn read_until(socket: &mut tokio::net::TcpStream, end: &str) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    while !bytes.ends_with(end.as_bytes()) {
+        let read = socket.read_buf(&mut bytes).await.expect("read");
+        assert!(read > 0, "{:?}", String::from_utf8_lossy(&bytes));
+    }
+    bytes
 }
 
 #[tokio::test]
