@@ -1,8 +1,8 @@
 //! `penstock bench`: runs behind the figures of the README. Measuring is the `bench` crate's part; here are the flags
 //! and what is printed.
 
+mod counterparts;
 mod engine;
-mod helpers;
 mod ledger;
 
 use ::bench::{Report, gateway, quota};
@@ -31,9 +31,9 @@ enum Command {
     #[command(after_help = "Example: penstock bench engine --model smollm2")]
     Engine(engine::Engine),
     #[command(hide = true)]
-    Mock(helpers::Mock),
+    Mock(counterparts::Mock),
     #[command(hide = true)]
-    RawProxy(helpers::RawProxy),
+    RawProxy(counterparts::RawProxy),
 }
 
 #[derive(Debug, ClapArgs)]

@@ -12,9 +12,6 @@ use tokio::{net::TcpListener, sync::oneshot};
 
 use crate::listen;
 
-/// The longest that running answers may take after the wish to end. A second signal does not wait for it.
-const DRAIN_TIMEOUT: Duration = Duration::from_secs(300);
-
 pub struct Listeners {
     api: TcpListener,
     admin: TcpListener,
@@ -70,17 +67,23 @@ async fn open(config: &Config) -> anyhow::Result<Store> {
     Ok(store)
 }
 
-/// Serves until `shutdown`, then lets running answers end. Metrics and health are served until the last has.
-pub async fn serve(proxy: Arc<Proxy>, listeners: Listeners, shutdown: impl Future<Output = ()>) -> anyhow::Result<()> {
+/// Serves until `shutdown`, then lets running answers end for at most `drain`; a second signal does not wait for it.
+/// Metrics and health are served until the last has ended.
+pub async fn serve(
+    proxy: Arc<Proxy>,
+    listeners: Listeners,
+    shutdown: impl Future<Output = ()>,
+    drain: Duration,
+) -> anyhow::Result<()> {
     let (ended, end) = oneshot::channel::<()>();
     let stop_admin = async {
         // An error means that the other end was dropped, which says the same.
         end.await.unwrap_or(());
     };
     let admin = tokio::spawn(admin::serve(proxy.clone(), listeners.admin, stop_admin));
-    let all_ended = proxy.serve(listeners.api, shutdown, DRAIN_TIMEOUT).await;
+    let all_ended = proxy.serve(listeners.api, shutdown, drain).await;
     drop(ended);
     admin.await.context("the admin listener panicked")?;
-    anyhow::ensure!(all_ended, "some answers had not ended after {DRAIN_TIMEOUT:?} and were cut");
+    anyhow::ensure!(all_ended, "some answers had not ended after {drain:?} (`limits.drain`) and were cut");
     Ok(())
 }

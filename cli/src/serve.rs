@@ -36,6 +36,6 @@ pub fn run(args: Args) -> anyhow::Result<()> {
         let proxy = gateway::start(&config).await?;
         let (api, admin) = (listeners.api_address()?, listeners.admin_address()?);
         tracing::info!(%api, %admin, "listening");
-        gateway::serve(proxy, listeners, shutdown).await
+        gateway::serve(proxy, listeners, shutdown, config.limits.drain).await
     })
 }

@@ -132,5 +132,5 @@ async fn serve(
     engines.iter().for_each(Supervised::guard);
     let banner = Banner { listen: listeners.api_address()?, admin: listeners.admin_address()?, key: demo_key, locals };
     output::line(&banner.to_string())?;
-    gateway::serve(proxy, listeners, shutdown).await
+    gateway::serve(proxy, listeners, shutdown, config.limits.drain).await
 }

@@ -92,6 +92,8 @@ pub struct Limits {
     /// Between two pieces of a body, from a client or from an upstream.
     pub idle_stream_timeout: Duration,
     pub keepalive_interval: Duration,
+    /// For running answers to end, once the process is asked to.
+    pub drain: Duration,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]

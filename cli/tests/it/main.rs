@@ -8,4 +8,5 @@ mod model;
 mod penstock;
 mod pypi;
 mod quota;
+mod serve;
 mod up;

@@ -3,7 +3,9 @@
 use std::{
     ffi::OsStr,
     path::{Path, PathBuf},
-    process::{Command, Output},
+    process::{Child, Command, Output},
+    thread,
+    time::{Duration, Instant},
 };
 
 pub const BINARY: &str = env!("CARGO_BIN_EXE_penstock");
@@ -92,4 +94,37 @@ impl Ran {
         }
         self
     }
+}
+
+/// A process that is killed at the end.
+pub struct Running(pub Child);
+
+impl Running {
+    pub fn signal(&self, name: &str) {
+        signal(name, self.0.id());
+    }
+
+    /// Its exit code, within `limit`.
+    pub fn end(&mut self, limit: Duration) -> Option<i32> {
+        let deadline = Instant::now() + limit;
+        while Instant::now() < deadline {
+            if let Some(status) = self.0.try_wait().expect("it can be watched") {
+                return status.code();
+            }
+            thread::sleep(Duration::from_millis(20));
+        }
+        panic!("still running after {limit:?}");
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        drop(self.0.kill());
+        drop(self.0.wait());
+    }
+}
+
+pub fn signal(name: &str, process: u32) {
+    let status = Command::new("kill").args([name, &process.to_string()]).status().expect("`kill` runs");
+    assert!(status.success());
 }

@@ -6,12 +6,12 @@ use std::{
     io::{BufRead, BufReader, Read, Write},
     net::TcpStream,
     path::PathBuf,
-    process::{Child, Command, Stdio},
+    process::Stdio,
     thread,
     time::{Duration, Instant},
 };
 
-use crate::penstock::Penstock;
+use crate::penstock::{Penstock, Running, signal};
 
 const START: Duration = Duration::from_secs(60);
 
@@ -22,9 +22,9 @@ fn test_model() -> PathBuf {
     PathBuf::from(dir).join("smollm2-135m-instruct-q4_1.gguf")
 }
 
-/// A running `penstock up`, killed at the end.
+/// A running `penstock up`.
 struct Up {
-    child: Child,
+    process: Running,
     address: String,
     key: String,
 }
@@ -48,7 +48,7 @@ impl Up {
             line.unwrap_or_else(|| panic!("no {label} in: {banner}")).trim().to_owned()
         };
         let address = value("Base URL").replace("http://", "").replace("/v1", "");
-        Self { child, address, key: value("API key") }
+        Self { process: Running(child), address, key: value("API key") }
     }
 
     /// Sends a chat that streams; the answer is read by the caller.
@@ -74,34 +74,10 @@ impl Up {
     }
 
     fn engine(&self) -> u32 {
-        let engines = children(self.child.id());
+        let engines = children(self.process.0.id());
         assert_eq!(engines.len(), 1, "{engines:?}");
         engines[0]
     }
-
-    /// Its exit code, within `limit`.
-    fn end(&mut self, limit: Duration) -> Option<i32> {
-        let deadline = Instant::now() + limit;
-        while Instant::now() < deadline {
-            if let Some(status) = self.child.try_wait().expect("it can be watched") {
-                return status.code();
-            }
-            thread::sleep(Duration::from_millis(20));
-        }
-        panic!("still running after {limit:?}");
-    }
-}
-
-impl Drop for Up {
-    fn drop(&mut self) {
-        drop(self.child.kill());
-        drop(self.child.wait());
-    }
-}
-
-fn signal(name: &str, process: u32) {
-    let status = Command::new("kill").args([name, &process.to_string()]).status().expect("`kill` runs");
-    assert!(status.success());
 }
 
 /// `(parent, state)` of a process.
@@ -133,10 +109,10 @@ fn a_second_ctrl_c_ends_at_once() {
     let mut up = Up::start(&penstock);
     let mut answer = up.stream(2000);
     answer.read_line(&mut String::new()).expect("the answer begins");
-    signal("-INT", up.child.id());
+    up.process.signal("-INT");
     thread::sleep(Duration::from_millis(300));
-    signal("-INT", up.child.id());
-    assert_eq!(up.end(Duration::from_secs(2)), Some(130));
+    up.process.signal("-INT");
+    assert_eq!(up.process.end(Duration::from_secs(2)), Some(130));
 }
 
 #[test]
@@ -156,7 +132,7 @@ fn a_hung_engine_is_killed_and_started_again() {
     let hung = up.engine();
     signal("-STOP", hung);
     // It is alive, so only its silence tells.
-    let another = || children(up.child.id()).first().is_some_and(|engine| *engine != hung);
+    let another = || children(up.process.0.id()).first().is_some_and(|engine| *engine != hung);
     until(Duration::from_secs(90), "another engine", another);
     until(START, "the engine to be back", || up.answers());
 }

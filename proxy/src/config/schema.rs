@@ -78,6 +78,8 @@ struct Limits {
     idle_stream_timeout: Option<Duration>,
     /// A comment is sent into a silent stream this often.
     keepalive_interval: Option<Duration>,
+    /// For running answers to end after SIGTERM or SIGINT; those still running are cut then, and settled.
+    drain: Option<Duration>,
 }
 
 #[derive(JsonSchema)]

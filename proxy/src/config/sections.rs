@@ -108,6 +108,7 @@ const DEFAULT_LIMITS: Limits = Limits {
     response_timeout: Duration::from_secs(600),
     idle_stream_timeout: Duration::from_secs(300),
     keepalive_interval: Duration::from_secs(15),
+    drain: Duration::from_secs(300),
 };
 
 fn limits(at: At<'_>) -> Option<Limits> {
@@ -123,6 +124,7 @@ fn limits(at: At<'_>) -> Option<Limits> {
         response_timeout: fields.or("response_timeout", duration, DEFAULT_LIMITS.response_timeout),
         idle_stream_timeout: fields.or("idle_stream_timeout", duration, DEFAULT_LIMITS.idle_stream_timeout),
         keepalive_interval: fields.or("keepalive_interval", duration, DEFAULT_LIMITS.keepalive_interval),
+        drain: fields.or("drain", duration, DEFAULT_LIMITS.drain),
     };
     fields.finish();
     Some(limits)

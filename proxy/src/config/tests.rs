@@ -11,7 +11,7 @@ admin: 127.0.0.1:9090
 store: memory
 data_dir: ./penstock-data
 lease: { ttl: 60s, on_expiry: charge }
-limits: { body: 64MiB, body_timeout: 60s, body_budget: 1GiB, in_flight: 10000, header_timeout: 10s, connect_timeout: 5s, response_timeout: 600s, idle_stream_timeout: 300s, keepalive_interval: 15s }
+limits: { body: 64MiB, body_timeout: 60s, body_budget: 1GiB, in_flight: 10000, header_timeout: 10s, connect_timeout: 5s, response_timeout: 600s, idle_stream_timeout: 300s, keepalive_interval: 15s, drain: 300s }
 access_log: "off"
 models:
   - name: mock-model
