@@ -9,7 +9,7 @@ use ::bench::{Report, gateway, quota};
 use anyhow::Context;
 use clap::{Args as ClapArgs, Subcommand, ValueEnum};
 
-use crate::{output, process};
+use crate::{huge_text, output, process};
 
 /// Measure the gateway, the quota store and the engine
 #[derive(Debug, ClapArgs)]
@@ -74,6 +74,8 @@ enum Store {
 }
 
 pub fn run(args: Args) -> anyhow::Result<()> {
+    // The gateway does so, and what it is measured beside should have no less.
+    huge_text::adopt();
     process::raise_open_files().context("cannot raise the limit of open files")?;
     match args.command {
         Command::Gateway(args) => args.run(),

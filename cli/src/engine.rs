@@ -19,6 +19,7 @@ use serde::Serialize;
 use tokio::task::JoinHandle;
 
 use crate::{
+    huge_text,
     listen::{self, Address, Bound},
     output, process, runtime,
     signals::Signals,
@@ -98,6 +99,7 @@ pub fn run(args: Args) -> anyhow::Result<()> {
         return if args.json { output::json(&probe) } else { output::line(&text) };
     }
     telemetry::install("info")?;
+    huge_text::adopt();
     process::raise_open_files().context("cannot raise the limit of open files")?;
     tracing::info!(device = probe.device, threads = probe.threads, "{}", probe.why);
     runtime::run(None, args.serve(probe.threads))

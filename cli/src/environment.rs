@@ -32,6 +32,12 @@ pub fn runtime_dir() -> PathBuf {
     absolute("XDG_RUNTIME_DIR").filter(|dir| dir.is_dir()).unwrap_or_else(std::env::temp_dir)
 }
 
+/// `PENSTOCK_HUGE_TEXT=off` leaves the code where the loader put it: code that was moved belongs to no file, which
+/// profilers and debuggers would need.
+pub fn may_move_code() -> bool {
+    read("PENSTOCK_HUGE_TEXT").is_none_or(|value| value != "off")
+}
+
 /// All that a configuration file may name as `${NAME}`.
 pub fn all() -> HashMap<String, String> {
     std::env::vars_os()

@@ -7,6 +7,7 @@ mod config;
 mod engine;
 mod environment;
 mod gateway;
+mod huge_text;
 mod listen;
 mod model;
 mod output;

@@ -8,7 +8,7 @@ use clap::Args as ClapArgs;
 use crate::{
     config,
     gateway::{self, Listeners},
-    process, runtime,
+    huge_text, process, runtime,
     signals::Signals,
     telemetry,
 };
@@ -27,6 +27,7 @@ pub struct Args {
 
 pub fn run(args: Args) -> anyhow::Result<()> {
     telemetry::install("info")?;
+    huge_text::adopt();
     let config = config::load(&args.config)?;
     process::raise_open_files().context("cannot raise the limit of open files")?;
     runtime::run(args.workers, async {

@@ -19,6 +19,7 @@ use proxy::config::Config;
 use crate::{
     config, environment,
     gateway::{self, Listeners},
+    huge_text,
     listen::Address,
     model, output, process, runtime,
     signals::Signals,
@@ -54,6 +55,7 @@ pub struct Args {
 
 pub fn run(args: Args) -> anyhow::Result<()> {
     telemetry::install("warn")?;
+    huge_text::adopt();
     let file = args.config.as_deref().map(config::load).transpose()?;
     process::raise_open_files().context("cannot raise the limit of open files")?;
     let runtime = runtime::start(None)?;

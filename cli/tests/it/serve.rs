@@ -2,7 +2,7 @@
 
 use std::{
     io::{Read, Write},
-    net::{TcpListener, TcpStream},
+    net::{SocketAddr, TcpListener, TcpStream},
     process::Stdio,
     thread,
     time::{Duration, Instant},
@@ -15,7 +15,6 @@ fn answers_that_outlast_the_drain_are_cut() {
     let penstock = Penstock::new();
     // It takes calls and never answers.
     let upstream = TcpListener::bind("127.0.0.1:0").expect("a port");
-    let free = || TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr()).expect("a port");
     let (api, admin) = (free(), free());
     let yaml = format!(
         "listen: {api}\nadmin: {admin}\naccess_log: \"off\"\nlimits: {{ drain: 300ms }}\nmodels: [ {{ name: m, upstreams: \
@@ -37,6 +36,10 @@ fn answers_that_outlast_the_drain_are_cut() {
     let mut said = String::new();
     serve.0.stderr.take().expect("piped").read_to_string(&mut said).expect("text");
     assert!(said.contains("had not ended after 300ms (`limits.drain`)"), "{said}");
+}
+
+fn free() -> SocketAddr {
+    TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr()).expect("a port")
 }
 
 fn accepted(listener: &TcpListener) -> TcpStream {
@@ -66,5 +69,31 @@ fn call(address: &str) -> TcpStream {
             Err(error) => assert!(Instant::now() < deadline, "nobody listens on {address}: {error}"),
         }
         thread::sleep(Duration::from_millis(20));
+    }
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn code_on_huge_pages_serves_and_stays_where_the_loader_put_it_when_switched_off() {
+    let setting = std::fs::read_to_string("/sys/kernel/mm/transparent_hugepage/enabled").unwrap_or_default();
+    let possible = !setting.is_empty() && !setting.contains("[never]");
+    for (switch, moves) in [("on", possible), ("off", false)] {
+        let penstock = Penstock::new();
+        let (api, admin) = (free(), free());
+        let yaml = format!(
+            "listen: {api}\nadmin: {admin}\nmodels: [ {{ name: m, upstreams: [ {{ name: a, url: \"http://{api}/v1\" }} \
+             ] }} ]\nkeys: [ {{ secret: sk-1, org: acme }} ]\n"
+        );
+        let file = penstock.file("gateway.yaml", yaml.as_bytes());
+        let mut command = penstock.command();
+        let command = command.env("PENSTOCK_HUGE_TEXT", switch).args(["serve", "--config"]).arg(file);
+        let serve = Running(command.spawn().expect("it starts"));
+        let mut answer = [0; 12];
+        call(&api.to_string()).read_exact(&mut answer).expect("an answer");
+        assert_eq!(&answer, b"HTTP/1.1 502", "its upstream is itself, which knows no empty key");
+
+        let maps = std::fs::read_to_string(format!("/proc/{}/maps", serve.0.id())).expect("it runs");
+        let of_no_file = |line: &&str| line.contains(" r-xp ") && line.contains(" 00:00 0 ") && !line.contains('[');
+        assert_eq!(maps.lines().any(|line| of_no_file(&line)), moves, "{switch}: {maps}");
     }
 }
