@@ -12,19 +12,30 @@ threads=${THREADS:-2} rounds=${ROUNDS:-5}
 
 pip() { python3 -m pip "$@" --quiet --disable-pip-version-check --no-input; }
 
-build_llama_cpp() {
-    echo "fetching and building llama.cpp in $work"
+# `source` is there only whole, so a build that was cut short goes on where it was.
+fetch_llama_cpp() {
+    echo "fetching llama.cpp to $work"
     rm -rf "$work"
-    mkdir -p "$work/source"
+    mkdir -p "$work/unpacked"
     pip install --target "$work/tools" cmake ninja
     # Not `:all:`: pip asks the sdist for its metadata, and what that takes should come as wheels.
     pip download --no-deps --no-binary llama-cpp-python --dest "$work" llama-cpp-python==0.3.36
-    tar -xzf "$work"/llama_cpp_python-*.tar.gz -C "$work/source" --strip-components 1
-    keep_amx_tile_shapes "$work/source/vendor/llama.cpp/ggml/src/ggml-cpu/amx/mmq.cpp"
+    tar -xzf "$work"/llama_cpp_python-*.tar.gz -C "$work/unpacked" --strip-components 1
+    keep_amx_tile_shapes "$work/unpacked/vendor/llama.cpp/ggml/src/ggml-cpu/amx/mmq.cpp"
+    mv "$work/unpacked" "$work/source"
+}
+
+build_llama_cpp() {
+    [ -d "$work/source" ] || fetch_llama_cpp
+    echo "building llama.cpp, log in $work/build.log"
+    cmake_llama_cpp >"$work/build.log" 2>&1 || { tail -n 40 "$work/build.log" >&2; return 1; }
+}
+
+cmake_llama_cpp() {
     local cmake=(env PATH="$work/tools/bin:$PATH" PYTHONPATH="$work/tools" cmake)
     "${cmake[@]}" -G Ninja -S "$work/source/vendor/llama.cpp" -B "$work/build" -DCMAKE_BUILD_TYPE=Release \
-        -DLLAMA_BUILD_TESTS=OFF -DLLAMA_BUILD_EXAMPLES=OFF -DLLAMA_BUILD_SERVER=OFF -DLLAMA_BUILD_UI=OFF -DLLAMA_OPENSSL=OFF
-    "${cmake[@]}" --build "$work/build" --target llama-bench
+        -DLLAMA_BUILD_TESTS=OFF -DLLAMA_BUILD_EXAMPLES=OFF -DLLAMA_BUILD_SERVER=OFF -DLLAMA_BUILD_UI=OFF -DLLAMA_OPENSSL=OFF &&
+        "${cmake[@]}" --build "$work/build" --target llama-bench
 }
 
 # GCC's _tile_loadconfig (12 and its neighbours) claims to read 8 of 64 bytes, so the stores of the tile shapes are dropped
