@@ -6,7 +6,7 @@ use anyhow::Context;
 use proxy::{
     Config, Proxy, admin,
     config::{self, StoreUrl},
-    quota::{Clock, OnExpiry, Options, Quota, RedisOptions, Store, needs_journal},
+    quota::{Clock, OnExpiry, Options, Quota, RedisOptions, Store, goes_on_without_store, needs_journal},
 };
 use tokio::{net::TcpListener, sync::oneshot};
 
@@ -58,7 +58,13 @@ async fn open(config: &Config) -> anyhow::Result<Store> {
         }
         StoreUrl::Memory => return Ok(Store::memory(Clock::Wall)),
     };
-    let store = Store::redis(url, RedisOptions::default()).await?;
+    let options = RedisOptions {
+        timeout: config.store_timeout,
+        start_without: goes_on_without_store(&config.quotas),
+        replicas: config.replicas,
+        ..RedisOptions::default()
+    };
+    let store = Store::redis(url, options).await?;
     if let Store::Redis(redis) = &store
         && redis.durability().is_some_and(|durability| !durability.noeviction)
     {

@@ -9,7 +9,7 @@ use hyper::{body::Incoming, server::conn::http1, service::service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::net::TcpListener;
 
-use crate::Proxy;
+use crate::{Proxy, quota::Readiness};
 
 /// A scrape or a probe takes no longer; more of them at once are not served.
 const LONGEST: Duration = Duration::from_secs(30);
@@ -60,7 +60,8 @@ fn answer(proxy: &Proxy, request: &Request<Incoming>) -> Response<Full<Bytes>> {
         // Alive as long as it answers at all: a dead store is no reason to restart.
         "/healthz" | "/livez" => text(StatusCode::OK, "ok\n"),
         "/readyz" => match proxy.ready() {
-            Ok(()) => text(StatusCode::OK, "ready\n"),
+            Ok(Readiness::Whole) => text(StatusCode::OK, "ready\n"),
+            Ok(Readiness::Degraded(why)) => text(StatusCode::OK, format!("ready, degraded: {why}\n")),
             Err(reason) => text(StatusCode::SERVICE_UNAVAILABLE, format!("{reason}\n")),
         },
         _ => text(StatusCode::NOT_FOUND, "only /metrics, /healthz, /livez and /readyz are here\n"),

@@ -1,6 +1,7 @@
 //! The YAML file of the gateway, checked and turned into values that the rest of the crate uses as they are.
 //! Reading the file, the environment and the command line is the caller's part.
 
+mod failure;
 mod problem;
 mod read;
 mod rules;
@@ -28,6 +29,10 @@ pub struct Config {
     pub listen: SocketAddr,
     pub admin: SocketAddr,
     pub store: StoreUrl,
+    /// The longest that a call waits for a store that says nothing.
+    pub store_timeout: Duration,
+    /// The most gateways that share the store at a time.
+    pub replicas: usize,
     pub data_dir: PathBuf,
     pub lease: Lease,
     pub limits: Limits,

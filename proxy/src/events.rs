@@ -229,6 +229,8 @@ mod tests {
             "penstock_in_flight 0",
             "penstock_quota_reserved_tokens_total 0",
             "penstock_quota_leaked_tokens 0",
+            "penstock_store_up 1",
+            "penstock_quota_debt_tokens_total 0",
         ] {
             assert!(text.lines().any(|found| found == line), "{line}\n{text}");
         }

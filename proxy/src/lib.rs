@@ -42,7 +42,7 @@ pub use config::Config;
 use config::Limits;
 use events::Events;
 use in_flight::InFlight;
-use quota::Quota;
+use quota::{Quota, Readiness};
 use tenants::Tenants;
 use upstreams::Upstreams;
 
@@ -94,8 +94,8 @@ impl Proxy {
         }))
     }
 
-    /// Why this gateway should not be sent traffic, if so.
-    pub fn ready(&self) -> Result<(), String> {
+    /// Whether this gateway should be sent traffic, or why not.
+    pub fn ready(&self) -> Result<Readiness, String> {
         if self.draining.load(Ordering::Relaxed) {
             return Err("draining".to_owned());
         }

@@ -22,6 +22,7 @@ mod keeper;
 pub mod lease;
 pub mod ledger;
 pub mod memory;
+mod outage;
 pub mod rate;
 mod reclaim;
 pub mod redis;
@@ -39,17 +40,21 @@ pub use chain::Chain;
 pub use journal::JournalError;
 pub use lease::{LeaseId, OnExpiry};
 pub use memory::Clock;
+pub use outage::Figures;
 pub use rate::{Rate, RateHeaders};
 pub use redis::RedisOptions;
 pub use refusal::{Refusal, Refused};
 pub use reservation::{Outcome, Reservation};
-pub use rule::{Ceilings, Demand, Level, Limit, MAX_AMOUNT, Pattern, Price, Rule, Subject, Unit, Window};
+pub use rule::{
+    Ceilings, Demand, Level, Limit, MAX_AMOUNT, OnStoreFailure, Pattern, Price, Rule, Subject, Unit, Window,
+};
 pub use secret::Secret;
 pub use stats::{Snapshot, Stats};
 pub use store::{Store, StoreError};
 
 use account::Amounts;
 use keeper::Registry;
+use outage::Outage;
 use reservation::Pending;
 use settler::Settler;
 use stats::Operation;
@@ -88,6 +93,15 @@ struct Shared {
     options: Options,
     stats: Stats,
     live: Registry,
+    outage: Outage,
+}
+
+/// Whether traffic should come here.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Readiness {
+    Whole,
+    /// The store is down, and every rule says to go on without it.
+    Degraded(StoreError),
 }
 
 #[derive(Debug)]
@@ -104,7 +118,9 @@ type ChainName = (Subject, Vec<String>);
 impl Quota {
     /// Starts the settler, the keeper and the reclaimer: call it inside a tokio runtime.
     pub fn new(rules: Vec<Rule>, store: Store, options: Options) -> Arc<Self> {
-        let shared = Arc::new(Shared { store, options, stats: Stats::default(), live: Registry::default() });
+        let (stats, live) = (Stats::default(), Registry::default());
+        let shared = Arc::new(Shared { store, options, stats, live, outage: Outage::new(options.capacity) });
+        shared.store.join();
         for warning in warnings(&rules, &shared.store) {
             tracing::warn!("{warning}");
         }
@@ -115,6 +131,7 @@ impl Quota {
         }
         let mut tasks = vec![keeper::start(shared.clone()), reclaim::start(shared.clone())];
         tasks.extend(journal::start(&shared));
+        tasks.extend(outage::debts::start(&shared));
         Arc::new(Self { shared, rules, chains: Mutex::default(), settler, tasks })
     }
 
@@ -159,39 +176,54 @@ impl Quota {
                 if error.is_unsent() {
                     pending.nothing_held();
                 }
-                Err(Refused::Store(error))
+                let ticket = self.shared.without_store(chain, need, error)?;
+                Ok(pending.unstored(demand, ticket))
             }
         }
     }
 
-    /// Why the gateway should not be sent traffic, if so.
-    pub fn ready(&self) -> Result<(), StoreError> {
-        match &self.shared.store {
-            Store::Memory(_) => Ok(()),
-            Store::Redis(store) => store.health(),
+    /// Whether traffic should come here, or why not. A store that is down is no reason where every rule goes on without
+    /// it: all gateways would be emptied at once.
+    pub fn ready(&self) -> Result<Readiness, StoreError> {
+        match self.shared.store.health() {
+            Ok(()) => Ok(Readiness::Whole),
+            Err(error) if goes_on_without_store(&self.rules) => Ok(Readiness::Degraded(error)),
+            Err(error) => Err(error),
         }
     }
 
     pub fn stats(&self) -> Snapshot {
-        self.shared.stats.snapshot()
+        let shared = &self.shared;
+        shared.stats.snapshot(shared.outage.figures(!shared.store.is_up()))
     }
 
-    /// Waits until every reservation has resolved and every settlement is with the store, or until the deadline.
+    /// Waits until every reservation has resolved and every settlement and debt is with the store, or until the deadline.
     /// False when something is left; its leases expire in the store. A journal is up to date afterwards.
     pub async fn drain(&self, deadline: Duration) -> bool {
         let idle = async {
-            while !(self.settler.is_idle() && self.shared.stats.live_leases() == 0) {
+            let Shared { stats, outage, .. } = &*self.shared;
+            while !(self.settler.is_idle() && stats.live_leases() == 0 && outage.is_settled()) {
                 tokio::time::sleep(Duration::from_millis(10)).await;
             }
         };
         let all = tokio::time::timeout(deadline, idle).await.is_ok();
         journal::flush(&self.shared).await;
+        let owed = self.shared.outage.figures(false).owed;
+        if owed > 0 {
+            tracing::error!(tokens = owed, "the store stayed away: use that it never learns of");
+        }
         all
     }
 
     pub fn store(&self) -> &Store {
         &self.shared.store
     }
+}
+
+/// Whether calls are admitted while the store is down, whoever makes them.
+pub fn goes_on_without_store(rules: &[Rule]) -> bool {
+    let counts = rules.iter().filter(|rule| !rule.limits.is_empty());
+    counts.map(|rule| rule.on_store_failure).all(|policy| policy != OnStoreFailure::Closed)
 }
 
 /// Whether these rules count anything that a restart of the gateway must not give back.
@@ -247,7 +279,8 @@ impl Shared {
     /// One reserve; a second one only if the first was refused while dead leases could be reclaimed.
     async fn ask(&self, chain: &Arc<Chain>, ask: &Ask) -> Result<Answer, StoreError> {
         let answer = self.stats.timed(Operation::Reserve, self.store.reserve(chain, ask)).await?;
-        if !(answer.due && reclaim::now(self, &chain.tag).await) {
+        let reclaim = reclaim::now(self, &chain.tag);
+        if !(answer.due && tokio::time::timeout(self.store.patience(), reclaim).await.unwrap_or(false)) {
             return Ok(answer);
         }
         self.stats.timed(Operation::Reserve, self.store.reserve(chain, ask)).await
@@ -257,6 +290,7 @@ impl Shared {
     fn judged(&self, chain: &Chain, need: &Amounts, answer: &Answer) -> Result<RateHeaders, Refused> {
         let rate = RateHeaders::of(chain, &chain.calendars(answer.now_us), &answer.levels, answer.now_us);
         chain.remember_rate(rate);
+        self.outage.saw(chain, &answer.levels);
         match answer.status {
             Status::Done => Ok(rate),
             Status::Full => {

@@ -5,8 +5,8 @@ use std::{sync::Arc, time::Duration};
 use ::bench::quota::{Connect, Pairs, Store as BenchStore};
 use futures_util::{FutureExt, future::BoxFuture};
 use proxy::quota::{
-    Ceilings, Chain, Clock, Demand, Level, Limit, Options, Outcome, Pattern, Price, Quota, RedisOptions, Rule, Store,
-    Subject, Unit,
+    Ceilings, Chain, Clock, Demand, Level, Limit, OnStoreFailure, Options, Outcome, Pattern, Price, Quota,
+    RedisOptions, Rule, Store, Subject, Unit,
 };
 use wire::{Metered, Usage};
 
@@ -54,6 +54,7 @@ fn rule(level: Level) -> Rule {
         name: None,
         limits: vec![limit(Unit::Requests), limit(Unit::Tokens)],
         ceilings: Ceilings::default(),
+        on_store_failure: OnStoreFailure::Closed,
     }
 }
 

@@ -254,6 +254,7 @@ impl Report {
                 Some("price") => "Price",
                 Some("slo") => "Slo",
                 Some("max_request") => "Ceilings",
+                Some("on_store_failure") => "Slice",
                 _ if path.contains("upstreams") => "Upstream",
                 _ if path.starts_with("models") => "Model",
                 _ if path.starts_with("keys") => "Key",

@@ -3,20 +3,20 @@
 use std::{collections::HashSet, time::Duration};
 
 use super::{
-    Key, Model,
+    Key, Model, failure,
     problem::Place,
     read::{At, Fields},
 };
 use crate::quota::{
-    Ceilings, Level, Limit, MAX_AMOUNT, Pattern, Price, Rule, Subject, Unit, Window, account::LimitId,
+    Ceilings, Level, Limit, MAX_AMOUNT, OnStoreFailure, Pattern, Price, Rule, Subject, Unit, Window, account::LimitId,
     calendar::CalendarPeriod, chain,
 };
 
 /// A rule and where it stands, for the checks that follow.
 pub(super) struct Placed {
     pub rule: Rule,
-    place: Place,
-    path: String,
+    pub(super) place: Place,
+    pub(super) path: String,
     /// What `match` and `models` say, as written.
     matcher: String,
     models: Vec<String>,
@@ -33,6 +33,7 @@ pub(super) fn rule(at: At<'_>) -> Option<Placed> {
     let name = fields.optional("name", |at| at.text());
     let mut ceilings = Ceilings::default();
     let limits = fields.required("limits", "[{ tokens: 100000, per: minute }]", |at| at.list(limit));
+    let on_store_failure = fields.or("on_store_failure", failure::policy, OnStoreFailure::Closed);
     settings(&mut fields);
     fields.finish();
     let mut kept = Vec::new();
@@ -48,7 +49,7 @@ pub(super) fn rule(at: At<'_>) -> Option<Placed> {
     let matcher = matcher?;
     let written = matcher.as_str().to_owned();
     let models_written = models.iter().map(|pattern| pattern.as_str().to_owned()).collect();
-    let rule = Rule { level: level?, matcher, models, name, limits: kept, ceilings };
+    let rule = Rule { level: level?, matcher, models, name, limits: kept, ceilings, on_store_failure };
     Some(Placed { rule, place: at.node.place, path: at.path.to_owned(), matcher: written, models: models_written })
 }
 
@@ -77,7 +78,6 @@ fn settings(fields: &mut Fields<'_>) {
     only(fields, "hold", "worst_case");
     only(fields, "overrun", "charge");
     only(fields, "on_limit", "reject");
-    only(fields, "on_store_failure", "closed");
     fields.not_built("hold_cap", "remove it: holds are worst case for now");
     if fields.optional("shadow", |at| at.boolean()) == Some(true) {
         fields.not_built("shadow", "write false, or remove it");

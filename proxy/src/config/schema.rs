@@ -27,6 +27,10 @@ struct Gateway {
     admin: Option<String>,
     /// `memory`, or `redis://host:6379/0`.
     store: Option<String>,
+    /// The longest that a call waits for a store that says nothing, 5ms to 10s.
+    store_timeout: Option<Duration>,
+    /// The most gateways that share the store at a time; a slice is divided by it.
+    replicas: Option<u64>,
     /// The only folder that the gateway writes to.
     data_dir: Option<String>,
     lease: Option<Lease>,
@@ -161,9 +165,34 @@ struct Rule {
     overrun: Option<String>,
     /// `reject`.
     on_limit: Option<String>,
-    /// `closed`.
-    on_store_failure: Option<String>,
+    /// What these limits mean while the store is down.
+    on_store_failure: Option<OnStoreFailure>,
     shadow: Option<bool>,
+}
+
+#[derive(JsonSchema)]
+#[schemars(untagged)]
+#[expect(dead_code, reason = "only its shape is used, by the derive")]
+enum OnStoreFailure {
+    Whole(Whole),
+    Slice(Slice),
+}
+
+/// Admit nothing, or everything.
+#[derive(JsonSchema)]
+#[schemars(rename_all = "lowercase")]
+#[expect(dead_code, reason = "only its shape is used, by the derive")]
+enum Whole {
+    Closed,
+    Open,
+}
+
+#[derive(JsonSchema)]
+#[schemars(deny_unknown_fields)]
+#[expect(dead_code, reason = "only its shape is used, by the derive")]
+struct Slice {
+    /// The share of each limit that all gateways together may admit in one outage, above 0 and at most 1.
+    slice: f64,
 }
 
 #[derive(JsonSchema)]

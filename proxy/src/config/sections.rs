@@ -7,7 +7,7 @@ use sha2::{Digest, Sha256};
 use wire::slo::Slo;
 
 use super::{
-    AccessLog, Config, Key, Lease, Limits, Model, OnExpiry, StoreUrl, TokenizerSource, Upstream,
+    AccessLog, Config, Key, Lease, Limits, Model, OnExpiry, StoreUrl, TokenizerSource, Upstream, failure,
     read::{At, Fields},
     rules,
     units::{duration, size},
@@ -23,6 +23,8 @@ pub(super) fn file(at: At<'_>) -> Option<Config> {
     let listen = fields.or("listen", address, SocketAddr::from(([127, 0, 0, 1], 8080)));
     let admin = fields.or("admin", address, SocketAddr::from(([127, 0, 0, 1], 9090)));
     let store = fields.or("store", store, StoreUrl::Memory);
+    let store_timeout = fields.or("store_timeout", failure::store_timeout, failure::STORE_TIMEOUT);
+    let replicas = fields.or("replicas", |at| at.whole(1, 10_000), 1) as usize;
     let data_dir = fields.or("data_dir", path, PathBuf::from("./penstock-data"));
     let lease = fields.optional("lease", lease).unwrap_or(DEFAULT_LEASE);
     let limits = fields.optional("limits", limits).unwrap_or(DEFAULT_LIMITS);
@@ -35,11 +37,14 @@ pub(super) fn file(at: At<'_>) -> Option<Config> {
     fields.finish();
     let (models, keys) = (models?, keys?);
     rules::cross_check(at, &quotas, &models, &keys);
+    failure::cross_check(at, &quotas, replicas);
     let quotas = quotas.into_iter().map(|placed| placed.rule).collect();
     Some(Config {
         listen,
         admin,
         store,
+        store_timeout,
+        replicas,
         data_dir,
         lease,
         limits,

@@ -9,6 +9,8 @@ const FULL: &str = r#"
 listen: 127.0.0.1:8080
 admin: 127.0.0.1:9090
 store: memory
+store_timeout: 50ms
+replicas: 2
 data_dir: ./penstock-data
 lease: { ttl: 60s, on_expiry: charge }
 limits: { body: 64MiB, body_timeout: 60s, body_budget: 1GiB, in_flight: 10000, header_timeout: 10s, connect_timeout: 5s, response_timeout: 600s, idle_stream_timeout: 300s, keepalive_interval: 15s, drain: 300s }
@@ -42,7 +44,8 @@ quotas:
     on_store_failure: closed
     shadow: false
   - level: global
-    limits: [ { input_tokens: 9, per: day }, { output_tokens: 2000, per: second } ]
+    limits: [ { input_tokens: 90, per: day }, { output_tokens: 2000, per: second } ]
+    on_store_failure: { slice: 0.05 }
 "#;
 
 const MODELS: &str = "models: [{ name: m, upstreams: [{ name: a, url: 'http://h/v1' }] }]\n";
@@ -144,9 +147,15 @@ fn each_mistake_in_a_rule_is_named() {
             "quotas[0].on_limit: not built yet",
         ),
         (
-            "{ level: org, match: acme, limits: [], on_store_failure: open }",
-            "quotas[0].on_store_failure: not built yet",
+            "{ level: org, match: acme, limits: [], on_store_failure: ajar }",
+            "quotas[0].on_store_failure: expected a policy, found \"ajar\"; write closed, open or { slice: 0.05 }",
         ),
+        (
+            "{ level: org, match: acme, limits: [], on_store_failure: {} }",
+            "on_store_failure.slice: the field is missing",
+        ),
+        ("{ level: org, match: acme, limits: [], on_store_failure: { slice: 0 } }", "slice: a slice of nothing"),
+        ("{ level: org, match: acme, limits: [], on_store_failure: { slice: 1.5 } }", "slice: 1.5 is out of range"),
         ("{ level: org, match: acme, limits: [], shadow: true }", "quotas[0].shadow: not built yet"),
     ] {
         let found = problems(&format!("{MODELS}{KEYS}quotas:\n  - {rule}\n"));
@@ -239,6 +248,19 @@ fn a_default_cap_that_can_never_fit_is_a_warning() {
         format!("{MODELS}{KEYS}quotas: [{{ level: org, match: acme, limits: [{{ tokens: 1000, per: minute }}] }}]");
     let config = check(&text, "p.yaml", &env()).expect("a warning is not an error");
     assert!(config.warnings[0].to_string().contains("default_max_tokens 1024 of model \"m\" never fits"));
+}
+
+#[test]
+fn a_slice_below_one_unit_is_warned_about() {
+    let warnings = |replicas: u64| {
+        let rule = "{ level: org, match: acme, limits: [{ concurrency: 50 }], on_store_failure: { slice: 0.05 } }";
+        let text = format!("replicas: {replicas}\n{MODELS}{KEYS}quotas:\n  - {rule}\n");
+        let config = check(&text, "p.yaml", &env()).expect("a warning is not an error");
+        config.warnings.iter().map(Problem::to_string).collect::<Vec<_>>()
+    };
+    assert_eq!(warnings(2), Vec::<String>::new());
+    let found = warnings(3);
+    assert!(found[0].contains("a slice of 0.05 of 50 concurrency over 3 gateways admits nothing"), "{found:?}");
 }
 
 /// What the reader asks for, by mapping, must be what the schema describes.

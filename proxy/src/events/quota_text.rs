@@ -2,7 +2,7 @@
 
 use std::io::Write;
 
-use crate::quota::{Snapshot, stats::LATENCY_BOUNDS};
+use crate::quota::{Figures, Snapshot, stats::LATENCY_BOUNDS};
 
 pub(super) fn render(quota: &Snapshot, out: &mut Vec<u8>) {
     // Writing to memory cannot fail.
@@ -28,7 +28,27 @@ fn write(quota: &Snapshot, out: &mut Vec<u8>) -> std::io::Result<()> {
     for ((level, limit), count) in &quota.refusals {
         writeln!(out, "penstock_quota_refusals_total{{level=\"{}\",limit=\"{limit}\"}} {count}", level.as_str())?;
     }
+    outage(&quota.outage, out)?;
     store(quota, out)
+}
+
+fn outage(figures: &Figures, out: &mut Vec<u8>) -> std::io::Result<()> {
+    let Figures { down, admitted, exhausted, spent, owed, charged } = figures;
+    for (name, kind, help, value) in [
+        ("store_up", "gauge", "1 while the quota store answers.", u64::from(!down)),
+        ("quota_unstored_calls_total", "counter", "Calls admitted while the store was down.", *admitted),
+        ("quota_slice_exhausted_total", "counter", "Calls refused because a slice was spent.", *exhausted),
+        ("quota_owed_tokens", "gauge", "Tokens used without the store and not yet in the accounts.", *owed),
+        ("quota_debt_tokens_total", "counter", "Tokens used without the store and charged after it.", *charged),
+    ] {
+        family(out, name, kind, help)?;
+        writeln!(out, "penstock_{name} {value}")?;
+    }
+    family(out, "quota_slice_spent_tokens", "gauge", "Tokens of slices spent and not yet in the accounts.")?;
+    for (level, tokens) in spent {
+        writeln!(out, "penstock_quota_slice_spent_tokens{{level=\"{}\"}} {tokens}", level.as_str())?;
+    }
+    Ok(())
 }
 
 fn store(quota: &Snapshot, out: &mut Vec<u8>) -> std::io::Result<()> {

@@ -9,7 +9,7 @@ use super::account::{Kind, LimitId, Terms};
 use super::calendar::Windows;
 use super::codec;
 use super::rate::RateHeaders;
-use super::rule::{Ceilings, Level, Limit, MAX_AMOUNT, Rule, Subject, Window};
+use super::rule::{Ceilings, Level, Limit, MAX_AMOUNT, OnStoreFailure, Rule, Subject, Window};
 
 /// Time an account outlives its last use: longer than a lease plus the hour in which a late settle may correct it.
 pub(super) const GRACE_US: f64 = 2.0 * 3600e6;
@@ -32,6 +32,7 @@ pub struct ChainLimit {
     pub limit: Limit,
     pub label: String,
     pub model_bound: bool,
+    pub on_failure: OnStoreFailure,
 }
 
 impl ChainLimit {
@@ -46,6 +47,7 @@ impl ChainLimit {
         self.terms.cap = self.terms.cap.min(other.terms.cap);
         self.terms.rate = self.terms.rate.min(other.terms.rate);
         self.model_bound &= other.model_bound;
+        self.on_failure = self.on_failure.stricter(other.on_failure);
     }
 }
 
@@ -77,6 +79,8 @@ pub struct Chain {
     /// The chain as the scripts read it, and as a lease keeps it.
     pub(super) packed: Vec<u8>,
     pub(super) places: OnceLock<Places>,
+    /// Per limit: where `outage` keeps its slice, if it has one.
+    pub(super) slices: OnceLock<Arc<[Option<usize>]>>,
     calendars: Mutex<Option<Arc<Calendars>>>,
     rate: Mutex<RateHeaders>,
 }
@@ -112,7 +116,7 @@ impl Chain {
         chain.accounts = accounts.into_iter().map(account).collect();
         let entry = |(account, id, limit): (usize, LimitId, Limit)| {
             let (terms, label) = (terms(id, &limit), limit.label());
-            ChainLimit { account, terms, limit, label, model_bound: false }
+            ChainLimit { account, terms, limit, label, model_bound: false, on_failure: OnStoreFailure::default() }
         };
         chain.limits = limits.into_iter().map(entry).collect();
         chain
@@ -126,6 +130,7 @@ impl Chain {
             ceilings: Vec::new(),
             packed: Vec::new(),
             places: OnceLock::new(),
+            slices: OnceLock::new(),
             calendars: Mutex::new(None),
             rate: Mutex::new(RateHeaders::default()),
         }
@@ -146,7 +151,8 @@ impl Chain {
             let account = self.account(level, path, &terms);
             let twin = self.limits.iter_mut().find(|known| known.account == account && known.terms.id == terms.id);
             let label = limit.label();
-            let entry = ChainLimit { account, terms, limit: limit.clone(), label, model_bound: rule.is_model_bound() };
+            let (model_bound, on_failure) = (rule.is_model_bound(), rule.on_store_failure);
+            let entry = ChainLimit { account, terms, limit: limit.clone(), label, model_bound, on_failure };
             match twin {
                 Some(known) => known.tighten(&entry),
                 None => self.limits.push(entry),
@@ -321,7 +327,8 @@ mod tests {
     fn rule(level: Level, matcher: &str, models: &[&str], limits: Vec<Limit>) -> Rule {
         let pattern = |text: &&str| Pattern::new(text).unwrap();
         let models = models.iter().map(pattern).collect();
-        Rule { level, matcher: pattern(&matcher), models, name: None, limits, ceilings: Ceilings::default() }
+        let (matcher, ceilings, on_store_failure) = (pattern(&matcher), Ceilings::default(), OnStoreFailure::Closed);
+        Rule { level, matcher, models, name: None, limits, ceilings, on_store_failure }
     }
 
     fn subject() -> Subject {
@@ -381,6 +388,19 @@ mod tests {
                 let [limit] = &chain.limits[..] else { panic!("{:?}", chain.limits) };
                 assert_eq!((limit.terms.cap, limit.limit.amount), (1000.0, a.0.min(b.0)));
                 assert_eq!(limit.terms.rate, a.0.min(b.0) as f64 / 60e6);
+            }
+        }
+    }
+
+    #[test]
+    fn of_two_limits_that_share_a_count_the_stricter_policy_holds() {
+        use OnStoreFailure::{Closed, Open, Slice};
+        let with = |matcher, on_store_failure| Rule { on_store_failure, ..rule(Level::Org, matcher, &[], minute(5)) };
+        for (a, b, expect) in
+            [(Open, Closed, Closed), (Slice(0.1), Open, Slice(0.1)), (Slice(0.2), Slice(0.1), Slice(0.1))]
+        {
+            for rules in [[with("acme", a), with("a*", b)], [with("acme", b), with("a*", a)]] {
+                assert_eq!(Chain::resolve(&rules, &subject(), &["m"]).limits[0].on_failure, expect);
             }
         }
     }

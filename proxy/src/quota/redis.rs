@@ -1,5 +1,6 @@
 //! The shared store: Redis 7 or Valkey. One script per operation, so one round trip each, on the server's clock.
-//! Connections and their health are in `redis/connection.rs`, the scripts in `redis/script.rs`.
+//! Connections are in `redis/connection.rs`, their health in `redis/line.rs`, the scripts in `redis/script.rs`, and what
+//! comes before the first call in `redis/start.rs`.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -7,8 +8,6 @@ use std::time::Duration;
 
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
-use redis::Client;
-use tokio::time::Instant;
 
 use super::account::Amounts;
 use super::chain::{Chain, GLOBAL_TAG};
@@ -19,30 +18,21 @@ use super::secret::Secret;
 use super::store::{Answer, Ask, Reclaimed, Renewal, Status, StoreError};
 
 mod connection;
+mod gateways;
+mod line;
+mod patience;
 mod probe;
 mod script;
+mod start;
 
 use connection::Connection;
 pub use probe::Durability;
 use script::{Call, SCRIPTS};
+pub use start::RedisOptions;
 
 /// Leases resolved per pass of reclaim, and how many of them at once: no burst may block the server.
 const RECLAIM_BATCH: usize = 64;
 const RECLAIM_IN_FLIGHT: usize = 16;
-
-#[derive(Clone, Copy, Debug)]
-pub struct RedisOptions {
-    /// The longest that one call may wait for the store.
-    pub timeout: Duration,
-    /// The longest that the probe at start may take.
-    pub start_timeout: Duration,
-}
-
-impl Default for RedisOptions {
-    fn default() -> Self {
-        Self { timeout: Duration::from_millis(250), start_timeout: Duration::from_secs(3) }
-    }
-}
 
 #[derive(Debug)]
 pub struct RedisStore {
@@ -50,6 +40,7 @@ pub struct RedisStore {
     hot: Connection,
     /// Reclaim and audit: a large reply there must not delay a request.
     bulk: Connection,
+    options: RedisOptions,
     durability: Option<Durability>,
     secret: Secret,
     /// Server clock minus ours at the last answer, microseconds, as the bits of an `i64`.
@@ -59,31 +50,6 @@ pub struct RedisStore {
 }
 
 impl RedisStore {
-    /// A server that still loads its data is waited for, all within `start_timeout`.
-    pub async fn connect(url: &str, options: RedisOptions) -> Result<Self, StoreError> {
-        let client = connection::client(url)?;
-        let deadline = Instant::now() + options.start_timeout;
-        let (hot, durability) = loop {
-            match Self::proven(client.clone(), options).await {
-                Err(StoreError::Refused(why)) if why.contains("loading") && Instant::now() < deadline => {
-                    tokio::time::sleep(Duration::from_millis(50)).await;
-                }
-                other => break other?,
-            }
-        };
-        let secret = secret(&hot, options.start_timeout).await?;
-        let bulk = Connection::open(client, RedisOptions { timeout: options.timeout * 10, ..options }).await?;
-        hot.watch();
-        bulk.watch();
-        Ok(Self { hot, bulk, durability, secret, clock_offset: AtomicU64::new(0), walk: AtomicU64::new(0) })
-    }
-
-    async fn proven(client: Client, options: RedisOptions) -> Result<(Connection, Option<Durability>), StoreError> {
-        let connection = Connection::open(client, options).await?;
-        let durability = probe::run(&connection, options).await?;
-        Ok((connection, durability))
-    }
-
     /// What the server promises about keeping data; `None` when its user may not ask.
     pub fn durability(&self) -> Option<Durability> {
         self.durability
@@ -91,6 +57,19 @@ impl RedisStore {
 
     pub fn secret(&self) -> &Secret {
         &self.secret
+    }
+
+    pub fn join(&self) {
+        self.hot.join();
+    }
+
+    /// Those that beat, or those that the configuration names, whichever are more.
+    pub fn gateways(&self) -> usize {
+        self.hot.gateways().max(self.options.replicas)
+    }
+
+    pub fn patience(&self) -> Duration {
+        self.options.timeout
     }
 
     /// The last error, while the store is down.
@@ -281,15 +260,6 @@ fn pack_ask(ask: &Ask) -> Vec<u8> {
 
 fn micros(duration: Duration) -> f64 {
     duration.as_micros() as f64
-}
-
-/// The first gateway on a store draws it for all.
-async fn secret(connection: &Connection, bound: Duration) -> Result<Secret, StoreError> {
-    let (key, fresh) = (format!("ps1:{{{GLOBAL_TAG}}}:salt"), Secret::random());
-    match connection.keep_first(&key, fresh.bytes(), bound).await? {
-        Some(kept) => Secret::read(&key, &kept),
-        None => Ok(fresh),
-    }
 }
 
 fn orgs_key() -> String {

@@ -219,7 +219,7 @@ fn refill(terms: &Terms, level: f64, need: f64) -> Duration {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::quota::rule::{Ceilings, Limit, Pattern, Rule, Subject};
+    use crate::quota::rule::{Ceilings, Limit, OnStoreFailure, Pattern, Rule, Subject};
 
     fn refused(limit: Limit) -> Refusal {
         let matcher = Pattern::any();
@@ -230,6 +230,7 @@ mod tests {
             name: None,
             limits: vec![limit],
             ceilings: Ceilings::default(),
+            on_store_failure: OnStoreFailure::Closed,
         };
         let chain = Chain::resolve(&[rule], &Subject::default(), &["m"]);
         let noon = 1_780_315_200e6;

@@ -11,6 +11,7 @@ use super::account::Amounts;
 use super::chain::Chain;
 use super::keeper::Live;
 use super::lease::LeaseId;
+use super::outage::Ticket;
 use super::rate::RateHeaders;
 use super::refusal::{self, Refused};
 use super::rule::Demand;
@@ -71,10 +72,14 @@ impl Reservation {
         if let Some(refusal) = refusal::before_store(chain, &demand) {
             return Err(self.shared.refused(refusal));
         }
-        let rate = match (self.live.is_stored(), chain.is_free()) {
-            (false, true) => RateHeaders::default(),
-            (true, _) => self.swap(chain, need).await?,
-            (false, false) => self.first_hold(chain, need).await?,
+        let rate = match (&mut self.permit, self.live.is_stored(), chain.is_free()) {
+            (Some(Permit::Unstored(ticket)), ..) => {
+                self.shared.outage.amend(ticket, chain, need, self.shared.store.gateways())?;
+                chain.rate()
+            }
+            (_, false, true) => RateHeaders::default(),
+            (_, true, _) => self.swap(chain, need).await?,
+            (_, false, false) => self.first_hold(chain, need).await?,
         };
         self.shared.stats.amended(Amounts::of_demand(&self.live.demand()).tokens(), need.tokens());
         self.live.amended(chain.clone(), demand);
@@ -168,6 +173,14 @@ impl Pending {
         }
         self.shared.stats.reserved(Amounts::of_demand(&demand).tokens());
         Reservation { shared: self.shared.clone(), live, rate, permit: self.permit.take() }
+    }
+
+    /// Admitted while the store is down. A hold that it may have taken all the same is cancelled when this is dropped.
+    pub fn unstored(&self, demand: Demand, ticket: Ticket) -> Reservation {
+        let live = Arc::new(Live::new(self.id, self.chain.clone(), demand, self.shared.options.undispatched_ttl));
+        self.shared.stats.reserved(Amounts::of_demand(&demand).tokens());
+        let permit = Some(Permit::Unstored(Box::new(ticket)));
+        Reservation { shared: self.shared.clone(), live, rate: self.chain.rate(), permit }
     }
 
     pub fn nothing_held(&mut self) {

@@ -164,6 +164,31 @@ pub struct Ceilings {
     pub nano_usd: Option<u64>,
 }
 
+/// What the limits of a rule mean while the store does not answer. The strictest first.
+#[derive(Clone, Copy, Debug, Default, PartialEq, PartialOrd)]
+pub enum OnStoreFailure {
+    /// Nothing is admitted.
+    #[default]
+    Closed,
+    /// All gateways together admit at most this share of each limit, in one outage.
+    Slice(f64),
+    /// Everything is admitted.
+    Open,
+}
+
+impl OnStoreFailure {
+    pub(super) fn share(self) -> Option<f64> {
+        match self {
+            Self::Slice(share) => Some(share),
+            Self::Closed | Self::Open => None,
+        }
+    }
+
+    pub(super) fn stricter(self, other: Self) -> Self {
+        if other < self { other } else { self }
+    }
+}
+
 #[derive(Clone, Debug)]
 pub struct Rule {
     pub level: Level,
@@ -175,6 +200,7 @@ pub struct Rule {
     pub name: Option<String>,
     pub limits: Vec<Limit>,
     pub ceilings: Ceilings,
+    pub on_store_failure: OnStoreFailure,
 }
 
 impl Rule {
@@ -298,6 +324,7 @@ mod tests {
             name: None,
             limits: vec![],
             ceilings: Ceilings::default(),
+            on_store_failure: OnStoreFailure::default(),
         }
     }
 

@@ -16,6 +16,7 @@ use super::account::Amounts;
 use super::chain::Chain;
 use super::keeper::Live;
 use super::lease::LeaseId;
+use super::outage::Ticket;
 use super::stats::Operation;
 use super::store::{Status, Store, StoreError};
 
@@ -60,6 +61,13 @@ impl Settlement {
         Self { id, chain, what: What::Cancel, stored, attempts: 0 }
     }
 
+    fn actual(&self) -> Amounts {
+        match self.what {
+            What::Settle { actual, .. } => actual,
+            What::Cancel => Amounts::default(),
+        }
+    }
+
     /// The store answers, and it refuses this one again and again: it will not be otherwise.
     fn is_hopeless(&self, error: &StoreError) -> bool {
         self.attempts >= REFUSALS && matches!(error, StoreError::Refused(_) | StoreError::Unreadable(_))
@@ -90,6 +98,8 @@ pub(super) enum Permit {
     /// The embedded store resolves at once, under its mutex.
     Direct,
     Queued(OwnedPermit<Settlement>),
+    /// Admitted while the store was down: what is used is a debt.
+    Unstored(Box<Ticket>),
 }
 
 impl Permit {
@@ -97,6 +107,10 @@ impl Permit {
         match (self, &shared.store) {
             (Self::Queued(permit), _) => {
                 permit.send(settlement);
+            }
+            (Self::Unstored(ticket), _) => {
+                shared.outage.ended(&ticket, &settlement.actual());
+                settlement.count(shared, Status::Done);
             }
             (Self::Direct, Store::Memory(store)) if settlement.stored => {
                 let answer = match settlement.what {

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
+use super::outage::Figures;
 use super::rule::Level;
 use super::store::{Reclaimed, StoreError};
 
@@ -98,6 +99,7 @@ pub struct Snapshot {
     pub reclaimed_leases: u64,
     pub refusals: BTreeMap<(Level, String), u64>,
     pub store: Vec<StoreLatency>,
+    pub outage: Figures,
 }
 
 #[derive(Clone, Debug, PartialEq)]
@@ -201,7 +203,7 @@ impl Stats {
         result
     }
 
-    pub fn snapshot(&self) -> Snapshot {
+    pub(super) fn snapshot(&self, outage: Figures) -> Snapshot {
         let read = |counter: &AtomicU64| counter.load(Relaxed);
         let latency = |operation: Operation| {
             let latency = &self.latency[operation as usize];
@@ -227,6 +229,7 @@ impl Stats {
             reclaimed_leases: read(&self.reclaimed_leases),
             refusals: self.refusals.lock().unwrap_or_else(PoisonError::into_inner).clone(),
             store: Operation::ALL.map(latency).to_vec(),
+            outage,
         }
     }
 }
@@ -254,7 +257,7 @@ mod tests {
                 done.store(true, Relaxed);
             });
             while !done.load(Relaxed) {
-                assert_eq!(stats.snapshot().leaked(), 0);
+                assert_eq!(stats.snapshot(Figures::default()).leaked(), 0);
             }
             calls.join().expect("no panic");
         });

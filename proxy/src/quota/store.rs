@@ -27,6 +27,8 @@ pub enum StoreError {
     Refused(String),
     #[error("the quota store answered what this version cannot read: {0}")]
     Unreadable(String),
+    #[error("the quota store is down, and what may be used of {0} until it is back has been used")]
+    SliceSpent(String),
 }
 
 /// How an operation ended. The numbers are the status byte of a script's reply.
@@ -90,6 +92,21 @@ pub enum Store {
 }
 
 impl StoreError {
+    /// Waiting may heal it, as opposed to a server that does not suit: nothing answers, or it takes no writes yet.
+    pub fn is_passing(&self) -> bool {
+        match self {
+            Self::Refused(why) => {
+                ["LOADING", "loading", "READONLY", "MASTERDOWN"].iter().any(|sign| why.contains(sign))
+            }
+            other => other.is_silence(),
+        }
+    }
+
+    /// No answer, or none from now on: an outage, as opposed to a call that the store turns away.
+    pub fn is_silence(&self) -> bool {
+        matches!(self, Self::Timeout(_) | Self::Unreachable(_) | Self::Broken(_))
+    }
+
     /// The store never saw the call, so nothing can be held.
     pub fn is_unsent(&self) -> bool {
         matches!(self, Self::Unreachable(_) | Self::Refused(_))
@@ -109,9 +126,37 @@ impl Store {
 
     /// Whether a call is worth trying.
     pub fn is_up(&self) -> bool {
+        self.health().is_ok()
+    }
+
+    /// Why calls are not tried, if so.
+    pub fn health(&self) -> Result<(), StoreError> {
         match self {
-            Self::Memory(_) => true,
-            Self::Redis(store) => store.health().is_ok(),
+            Self::Memory(_) => Ok(()),
+            Self::Redis(store) => store.health(),
+        }
+    }
+
+    /// From here on this process counts as a gateway.
+    pub fn join(&self) {
+        if let Self::Redis(store) = self {
+            store.join();
+        }
+    }
+
+    /// Gateways that share the store's limits, as of the last heartbeat; this one included.
+    pub fn gateways(&self) -> usize {
+        match self {
+            Self::Memory(_) => 1,
+            Self::Redis(store) => store.gateways(),
+        }
+    }
+
+    /// The longest that a request waits for a store that says nothing.
+    pub fn patience(&self) -> Duration {
+        match self {
+            Self::Memory(_) => Duration::MAX,
+            Self::Redis(store) => store.patience(),
         }
     }
 

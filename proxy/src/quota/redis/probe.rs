@@ -12,7 +12,7 @@ use crate::quota::rule::Subject;
 use crate::quota::store::{Status, StoreError};
 
 /// Keys of the probe: an org that no config can name, since `%` is always encoded as `%25`.
-const TAG: &str = "%probe";
+pub(super) const TAG: &str = "%probe";
 
 /// What the server promises about keeping data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

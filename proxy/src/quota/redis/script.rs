@@ -15,6 +15,7 @@ pub struct Scripts {
     pub cancel: Source,
     pub expire: Source,
     pub due: Source,
+    pub beat: Source,
 }
 
 /// A script's text and the digest by which the server knows it.
@@ -38,6 +39,7 @@ pub static SCRIPTS: LazyLock<Scripts> = LazyLock::new(|| Scripts {
     cancel: script!("resolve.lua", "cancel.lua"),
     expire: script!("resolve.lua", "expire.lua"),
     due: Source::new(include_str!("../lua/due.lua")),
+    beat: Source::new(include_str!("../lua/beat.lua")),
 });
 
 impl Source {
@@ -109,4 +111,9 @@ pub fn lease_key(tag: &str, id: LeaseId) -> String {
 
 pub fn deadlines_key(tag: &str) -> String {
     format!("ps1:{{{tag}}}:dl")
+}
+
+/// Gateways by the time of their last beat.
+pub fn gateways_key(tag: &str) -> String {
+    format!("ps1:{{{tag}}}:gw")
 }

@@ -58,7 +58,11 @@ impl Kind {
 }
 
 async fn redis(url: &str) -> Store {
-    let options = RedisOptions { timeout: Duration::from_secs(5), start_timeout: Duration::from_secs(10) };
+    let options = RedisOptions {
+        timeout: Duration::from_secs(5),
+        start_timeout: Duration::from_secs(10),
+        ..RedisOptions::default()
+    };
     Store::redis(url, options).await.expect("Redis is there")
 }
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use proxy::quota::audit::audit;
-use proxy::quota::{Options, Quota, RedisOptions, Refused, Store};
+use proxy::quota::{Options, Quota, Refused, Store};
 
 use super::redis_server::RedisServer;
 use super::rig::*;
@@ -12,8 +12,7 @@ use super::rig::*;
 const TIMEOUT: Duration = Duration::from_millis(200);
 
 pub async fn gateway(server: &RedisServer, options: Options) -> Arc<Quota> {
-    let redis = RedisOptions { timeout: TIMEOUT, start_timeout: Duration::from_secs(10) };
-    let store = Store::redis(&server.url(), redis).await.unwrap();
+    let store = Store::redis(&server.url(), waits(TIMEOUT)).await.unwrap();
     Quota::new(everywhere(&[tokens(1_000_000)]), store, options)
 }
 

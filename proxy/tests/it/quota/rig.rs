@@ -8,8 +8,8 @@ use proxy::quota::account::{Amounts, Totals};
 use proxy::quota::audit::{Audit, audit};
 use proxy::quota::store::{Answer, Ask, Renewal, Status};
 use proxy::quota::{
-    Ceilings, Chain, Clock, Demand, LeaseId, Level, Limit, OnExpiry, Options, Outcome, Pattern, Price, Quota,
-    RedisOptions, Refusal, Refused, Reservation, Rule, Store, Subject, Unit,
+    Ceilings, Chain, Clock, Demand, LeaseId, Level, Limit, OnExpiry, OnStoreFailure, Options, Outcome, Pattern, Price,
+    Quota, RedisOptions, Refusal, Refused, Reservation, Rule, Store, Subject, Unit,
 };
 use wire::{Metered, Usage};
 
@@ -87,8 +87,12 @@ impl Rig {
 
 /// Generous: on a busy machine a slow answer is not what a test is about.
 pub async fn patient(url: &str) -> Store {
-    let options = RedisOptions { timeout: Duration::from_secs(5), start_timeout: Duration::from_secs(10) };
-    Store::redis(url, options).await.unwrap()
+    Store::redis(url, waits(Duration::from_secs(5))).await.unwrap()
+}
+
+/// How long a call may wait for the store; the start may take longer.
+pub fn waits(timeout: Duration) -> RedisOptions {
+    RedisOptions { timeout, start_timeout: Duration::from_secs(10), ..RedisOptions::default() }
 }
 
 pub fn options() -> Options {
@@ -113,7 +117,8 @@ pub fn ana() -> Subject {
 }
 
 pub fn rule(level: Level, limits: Vec<Limit>) -> Rule {
-    Rule { level, matcher: Pattern::any(), models: vec![], name: None, limits, ceilings: Ceilings::default() }
+    let (matcher, ceilings, on_store_failure) = (Pattern::any(), Ceilings::default(), OnStoreFailure::Closed);
+    Rule { level, matcher, models: vec![], name: None, limits, ceilings, on_store_failure }
 }
 
 /// The same limits at all four levels.

@@ -9,7 +9,11 @@ use tokio::net::TcpListener;
 use super::redis_server::RedisServer;
 
 async fn refused(url: &str) -> StoreError {
-    let options = RedisOptions { timeout: Duration::from_millis(100), start_timeout: Duration::from_secs(1) };
+    let options = RedisOptions {
+        timeout: Duration::from_millis(100),
+        start_timeout: Duration::from_secs(1),
+        ..RedisOptions::default()
+    };
     let start = Instant::now();
     let error = Store::redis(url, options).await.expect_err("the store must be refused");
     assert!(start.elapsed() < Duration::from_secs(4), "{:?}", start.elapsed());

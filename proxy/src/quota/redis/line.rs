@@ -1,0 +1,280 @@
+//! One multiplexed connection with its health: every call is bounded, a store that is down refuses at once, and a
+//! watcher brings it back by itself. What travels on it is in `redis/connection.rs`.
+
+use std::pin::pin;
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::time::Duration;
+
+use redis::aio::MultiplexedConnection;
+use redis::{AsyncConnectionConfig, Client, Cmd, FromRedisValue, RedisError};
+use tokio::sync::Notify;
+use tokio::time::{Instant, timeout, timeout_at};
+
+use super::gateways::{BEAT_COUNTS, Gateways};
+use super::patience::{Waiting, second_look};
+use super::probe::TAG as PROBE_TAG;
+use super::script::{Call, SCRIPTS, gateways_key};
+use crate::quota::chain::GLOBAL_TAG;
+use crate::quota::lease::LeaseId;
+use crate::quota::store::StoreError;
+
+/// A healthy connection proves itself this often; also how soon a lost scripting permission is noticed.
+const CHECK_EVERY: Duration = Duration::from_secs(2);
+const RETRY_EVERY: Duration = Duration::from_millis(100);
+
+pub(super) struct Line {
+    client: Client,
+    timeout: Duration,
+    state: Mutex<State>,
+    /// Down, or joined: the watcher need not wait for its time.
+    news: Notify,
+    waiting: Waiting,
+    /// The name that this gateway beats under. Without one it proves the server on a key of its own.
+    member: OnceLock<String>,
+    voice: Voice,
+}
+
+/// Of the connections of a store one speaks for it: a change is logged once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Voice {
+    Speaks,
+    Silent,
+}
+
+struct State {
+    /// None until a server that was down at the start has been reached.
+    connection: Option<MultiplexedConnection>,
+    /// Why calls are refused without being sent.
+    down: Option<StoreError>,
+    /// When the server last answered any call.
+    heard: Instant,
+    gateways: Gateways,
+}
+
+impl std::fmt::Debug for Line {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        // Not the client: its address may hold a password.
+        f.debug_struct("Connection").field("down", &self.state().down).finish_non_exhaustive()
+    }
+}
+
+impl Line {
+    pub fn new(
+        client: Client,
+        timeout: Duration,
+        voice: Voice,
+        connection: Result<MultiplexedConnection, StoreError>,
+    ) -> Self {
+        let (connection, down) = match connection {
+            Ok(connection) => (Some(connection), None),
+            Err(error) => (None, Some(error)),
+        };
+        let state = State { connection, down, heard: Instant::now(), gateways: Gateways::default() };
+        let (news, waiting, member) = (Notify::new(), Waiting::default(), OnceLock::new());
+        Self { client, timeout, state: Mutex::new(state), news, waiting, member, voice }
+    }
+
+    pub fn timeout(&self) -> Duration {
+        self.timeout
+    }
+
+    /// From here on this process is one of the gateways that share the server.
+    pub fn join(&self) {
+        // A second name would count twice; the first stays.
+        let _first = self.member.set(LeaseId::random().to_string());
+        self.news.notify_one();
+    }
+
+    pub fn gateways(&self) -> usize {
+        self.state().gateways.count
+    }
+
+    pub fn health(&self) -> Result<(), StoreError> {
+        match &self.state().down {
+            Some(error) => Err(error.clone()),
+            None => Ok(()),
+        }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// By digest, and once by text if the server does not know it: after SCRIPT FLUSH, restart or failover.
+    pub async fn script<T: FromRedisValue>(&self, call: Call, bound: Duration) -> Result<T, StoreError> {
+        match self.send(call.by_digest(), bound).await? {
+            Err(error) if error.code() == Some("NOSCRIPT") => self.command(call.with_text(), bound).await,
+            Err(error) => Err(self.failed(&error)),
+            Ok(reply) => Ok(reply),
+        }
+    }
+
+    pub async fn command<T: FromRedisValue>(&self, command: Cmd, bound: Duration) -> Result<T, StoreError> {
+        self.send(command, bound).await?.map_err(|error| self.failed(&error))
+    }
+
+    /// Waits while the server answers at all: silence for `bound` takes it down, a burst of our own calls does not.
+    async fn send<T: FromRedisValue>(
+        &self,
+        command: Cmd,
+        bound: Duration,
+    ) -> Result<Result<T, RedisError>, StoreError> {
+        let mut connection = {
+            let state = self.state();
+            match (&state.down, &state.connection) {
+                (None, Some(connection)) => connection.clone(),
+                (Some(error), _) => return Err(StoreError::Unreachable(error.to_string())),
+                (None, None) => return Err(StoreError::Unreachable("not connected yet".to_owned())),
+            }
+        };
+        let place = self.waiting.enter();
+        let sent = Instant::now();
+        let last = sent + place.patience(bound);
+        let mut query = pin!(command.query_async::<T>(&mut connection));
+        loop {
+            let silent = self.state().heard.max(sent) + bound;
+            let deadline = silent.min(last);
+            let answer = match timeout_at(deadline, &mut query).await {
+                Ok(answer) => Some(answer),
+                Err(_elapsed) => second_look(query.as_mut(), deadline.elapsed().min(bound)).await,
+            };
+            if let Some(answer) = answer {
+                self.state().heard = Instant::now();
+                return Ok(answer);
+            }
+            let now = Instant::now();
+            if now >= last || now >= self.state().heard.max(sent) + bound {
+                return Err(self.is_down(StoreError::Timeout(bound)));
+            }
+        }
+    }
+
+    /// Sorts an error of the server or the connection; those that the next call would meet as well take the store down.
+    fn failed(&self, error: &RedisError) -> StoreError {
+        match error.code() {
+            // A replica, a server that loads its data, or one that stopped accepting writes: wait for it.
+            Some("READONLY" | "LOADING" | "MASTERDOWN" | "MISCONF" | "OOM" | "NOPERM" | "NOAUTH") => {
+                self.is_down(StoreError::Refused(error.to_string()))
+            }
+            Some(_) => StoreError::Refused(error.to_string()),
+            None => self.is_down(StoreError::Broken(error.to_string())),
+        }
+    }
+
+    fn is_down(&self, error: StoreError) -> StoreError {
+        let mut state = self.state();
+        if state.down.is_none() {
+            if self.voice == Voice::Speaks {
+                tracing::warn!(%error, "quota store down: calls go by on_store_failure until it answers");
+            }
+            state.down = Some(error.clone());
+            self.news.notify_one();
+        }
+        error
+    }
+
+    fn is_up(&self) {
+        let mut state = self.state();
+        if state.down.take().is_some() && self.voice == Voice::Speaks {
+            tracing::info!("quota store is back");
+        }
+    }
+
+    /// What proves the server: a script that writes, as those of requests do, and not a PING. The same beat says that
+    /// this gateway lives, and how many do.
+    fn beat(&self) -> Call {
+        let (key, name) = match self.member.get() {
+            Some(name) => (gateways_key(GLOBAL_TAG), name.as_str()),
+            None => (gateways_key(PROBE_TAG), "-"),
+        };
+        Call::plain(&SCRIPTS.beat, vec![key]).arg(name).arg(BEAT_COUNTS.as_micros().to_string())
+    }
+
+    fn counted(&self, gateways: usize, regular: bool) {
+        if self.member.get().is_some() {
+            self.state().gateways.beat(gateways, regular);
+        }
+    }
+
+    /// Of a connection that is not trusted: past the queue of calls, within one bound.
+    async fn check(&self, connection: &mut MultiplexedConnection) -> Result<(), StoreError> {
+        let call = self.beat();
+        let bound = Instant::now() + self.timeout;
+        let ask = async {
+            match call.by_digest().query_async::<usize>(connection).await {
+                Err(error) if error.code() == Some("NOSCRIPT") => call.with_text().query_async(connection).await,
+                other => other,
+            }
+        };
+        match timeout_at(bound, ask).await {
+            Ok(Ok(gateways)) => {
+                self.counted(gateways, false);
+                Ok(())
+            }
+            Ok(Err(error)) if error.code().is_some() => Err(StoreError::Refused(error.to_string())),
+            Ok(Err(error)) => Err(StoreError::Broken(error.to_string())),
+            Err(_elapsed) => Err(StoreError::Timeout(self.timeout)),
+        }
+    }
+
+    /// Brings a troubled connection back: the old one if it answers, else a new one.
+    async fn revive(&self) {
+        let connection = self.state().connection.clone();
+        let mut check = match connection {
+            Some(mut connection) => self.check(&mut connection).await,
+            None => Err(StoreError::Broken("not connected yet".to_owned())),
+        };
+        if matches!(check, Err(StoreError::Broken(_) | StoreError::Timeout(_))) {
+            check = match dial(&self.client, self.timeout.max(Duration::from_secs(1))).await {
+                Ok(mut fresh) => {
+                    let check = self.check(&mut fresh).await;
+                    self.state().connection = Some(fresh);
+                    check
+                }
+                Err(error) => Err(error),
+            };
+        }
+        match check {
+            Ok(()) => self.is_up(),
+            Err(error) => {
+                self.state().down.replace(error);
+            }
+        }
+    }
+}
+
+pub async fn watch(inner: Weak<Line>) {
+    loop {
+        let Some(inner) = inner.upgrade() else { return };
+        if inner.state().down.is_some() {
+            inner.revive().await;
+            if inner.state().down.is_some() {
+                drop(inner);
+                tokio::time::sleep(RETRY_EVERY).await;
+            }
+            continue;
+        }
+        // Whether it was its time or there is news.
+        let _elapsed = timeout(CHECK_EVERY, inner.news.notified()).await;
+        if inner.state().down.is_some() {
+            continue;
+        }
+        match inner.script(inner.beat(), inner.timeout).await {
+            Ok(gateways) => inner.counted(gateways, true),
+            Err(error) => {
+                inner.is_down(error);
+            }
+        }
+    }
+}
+
+/// Connects within `bound`. The crate's own response timeout is off: ours covers each whole call.
+pub async fn dial(client: &Client, bound: Duration) -> Result<MultiplexedConnection, StoreError> {
+    let config = AsyncConnectionConfig::new().set_connection_timeout(Some(bound)).set_response_timeout(None);
+    match timeout(bound, client.get_multiplexed_async_connection_with_config(&config)).await {
+        Ok(Ok(connection)) => Ok(connection),
+        Ok(Err(error)) if error.is_timeout() => Err(StoreError::Timeout(bound)),
+        Ok(Err(error)) => Err(StoreError::Unreachable(error.to_string())),
+        Err(_elapsed) => Err(StoreError::Timeout(bound)),
+    }
+}
