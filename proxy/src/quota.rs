@@ -220,10 +220,10 @@ impl Quota {
     }
 }
 
-/// Whether calls are admitted while the store is down, whoever makes them.
+/// Whether calls are admitted while the store is down, whoever makes them: every rule says so, and there is one.
 pub fn goes_on_without_store(rules: &[Rule]) -> bool {
-    let counts = rules.iter().filter(|rule| !rule.limits.is_empty());
-    counts.map(|rule| rule.on_store_failure).all(|policy| policy != OnStoreFailure::Closed)
+    let mut policies = rules.iter().filter(|rule| !rule.limits.is_empty()).map(|rule| rule.on_store_failure).peekable();
+    policies.peek().is_some() && policies.all(|policy| policy != OnStoreFailure::Closed)
 }
 
 /// Whether these rules count anything that a restart of the gateway must not give back.
