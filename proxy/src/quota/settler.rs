@@ -4,10 +4,13 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use futures_util::StreamExt;
+use futures_util::future::{BoxFuture, ready};
 use futures_util::stream::FuturesUnordered;
+use futures_util::{FutureExt, StreamExt};
+use tokio::runtime::Handle;
 use tokio::sync::mpsc;
 use tokio::sync::mpsc::OwnedPermit;
 
@@ -92,21 +95,33 @@ impl Settlement {
     }
 }
 
+type Resolved = (Settlement, Result<Status, StoreError>);
+
+/// What the settler receives.
+pub(super) enum Work {
+    Waiting(Settlement),
+    /// On its way to the store, and counted among those in flight.
+    Begun(BoxFuture<'static, Resolved>),
+}
+
 /// The right to resolve once without waiting.
 #[derive(Debug)]
 pub(super) enum Permit {
     /// The embedded store resolves at once, under its mutex.
     Direct,
-    Queued(OwnedPermit<Settlement>),
+    Queued {
+        permit: OwnedPermit<Work>,
+        in_flight: Arc<AtomicUsize>,
+    },
     /// Admitted while the store was down: what is used is a debt.
     Unstored(Box<Ticket>),
 }
 
 impl Permit {
-    pub fn send(self, shared: &Shared, settlement: Settlement) {
+    pub fn send(self, shared: &Arc<Shared>, settlement: Settlement) {
         match (self, &shared.store) {
-            (Self::Queued(permit), _) => {
-                permit.send(settlement);
+            (Self::Queued { permit, in_flight }, _) => {
+                permit.send(begin(shared, settlement, &in_flight));
             }
             (Self::Unstored(ticket), _) => {
                 shared.outage.ended(&ticket, &settlement.actual());
@@ -124,31 +139,52 @@ impl Permit {
     }
 }
 
+/// Puts a settlement on the wire at once where it can, so that it reaches the store before the reserve of a client that
+/// has just seen the end of its call: that reserve may come before the settler's turn does.
+fn begin(shared: &Arc<Shared>, settlement: Settlement, in_flight: &AtomicUsize) -> Work {
+    let room = in_flight.load(Ordering::Relaxed) < IN_FLIGHT;
+    // What a runtime drops at its end has no clock to be timed by.
+    if !room || !settlement.stored || !shared.store.is_up() || Handle::try_current().is_err() {
+        return Work::Waiting(settlement);
+    }
+    in_flight.fetch_add(1, Ordering::Relaxed);
+    let mut resolving = resolve(shared.clone(), settlement).boxed();
+    Work::Begun(match resolving.poll_unpin(&mut Context::from_waker(Waker::noop())) {
+        Poll::Ready(resolved) => ready(resolved).boxed(),
+        Poll::Pending => resolving,
+    })
+}
+
 #[derive(Debug)]
 pub(super) struct Settler {
     /// `None` with the embedded store.
-    queue: Option<mpsc::Sender<Settlement>>,
+    queue: Option<mpsc::Sender<Work>>,
     /// Received, and not yet acknowledged by the store.
     outstanding: Arc<AtomicUsize>,
+    /// On their way to the store, those that the settler has not received yet among them.
+    in_flight: Arc<AtomicUsize>,
 }
 
 impl Settler {
     pub fn start(shared: Arc<Shared>) -> Self {
-        let outstanding = Arc::new(AtomicUsize::new(0));
+        let (outstanding, in_flight) = (Arc::<AtomicUsize>::default(), Arc::<AtomicUsize>::default());
         let queue = matches!(shared.store, Store::Redis(_)).then(|| {
             let capacity = shared.options.capacity.max(1);
             let (sender, receiver) = mpsc::channel(capacity);
-            tokio::spawn(run(shared, receiver, outstanding.clone(), capacity));
+            tokio::spawn(run(shared, receiver, outstanding.clone(), in_flight.clone(), capacity));
             sender
         });
-        Self { queue, outstanding }
+        Self { queue, outstanding, in_flight }
     }
 
     /// Never waits: no permit means that more calls are unsettled than the configured capacity.
     pub fn permit(&self) -> Option<Permit> {
         match &self.queue {
             None => Some(Permit::Direct),
-            Some(queue) => queue.clone().try_reserve_owned().ok().map(Permit::Queued),
+            Some(queue) => {
+                let permit = queue.clone().try_reserve_owned().ok()?;
+                Some(Permit::Queued { permit, in_flight: self.in_flight.clone() })
+            }
         }
     }
 
@@ -162,13 +198,18 @@ impl Settler {
 /// Ends when the quota and every permit are gone and nothing is left to resolve.
 async fn run(
     shared: Arc<Shared>,
-    mut receiver: mpsc::Receiver<Settlement>,
+    mut receiver: mpsc::Receiver<Work>,
     outstanding: Arc<AtomicUsize>,
+    begun: Arc<AtomicUsize>,
     capacity: usize,
 ) {
     // Resolutions that the store did not take, oldest first.
     let mut parked: VecDeque<Settlement> = VecDeque::new();
-    let mut in_flight = FuturesUnordered::new();
+    let mut in_flight: FuturesUnordered<BoxFuture<'static, Resolved>> = FuturesUnordered::new();
+    let resolving = |settlement| {
+        begun.fetch_add(1, Ordering::Relaxed);
+        resolve(shared.clone(), settlement).boxed()
+    };
     let mut replay = tokio::time::interval(REPLAY_EVERY);
     replay.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     let mut open = true;
@@ -178,6 +219,7 @@ async fn run(
         let receiving = open && parked.len() < capacity && in_flight.len() < IN_FLIGHT;
         tokio::select! {
             Some((settlement, result)) = in_flight.next(), if !in_flight.is_empty() => {
+                begun.fetch_sub(1, Ordering::Relaxed);
                 match result {
                     Ok(status) => Settlement::count(&settlement, &shared, status),
                     Err(error) if settlement.is_hopeless(&error) && shared.store.is_up() => {
@@ -188,15 +230,16 @@ async fn run(
             }
             received = receiver.recv(), if receiving => match received {
                 None => open = false,
-                Some(settlement) if !settlement.stored => settlement.count(&shared, Status::Done),
-                Some(settlement) if shared.store.is_up() => in_flight.push(resolve(&shared, settlement)),
-                Some(settlement) => parked.push_back(settlement),
+                Some(Work::Begun(resolving)) => in_flight.push(resolving),
+                Some(Work::Waiting(settlement)) if !settlement.stored => settlement.count(&shared, Status::Done),
+                Some(Work::Waiting(settlement)) if shared.store.is_up() => in_flight.push(resolving(settlement)),
+                Some(Work::Waiting(settlement)) => parked.push_back(settlement),
             },
             _ = replay.tick(), if !parked.is_empty() => {
                 let room = IN_FLIGHT.saturating_sub(in_flight.len()).min(REPLAY_BATCH).min(parked.len());
                 if shared.store.is_up() {
                     for settlement in parked.drain(..room) {
-                        in_flight.push(resolve(&shared, settlement));
+                        in_flight.push(resolving(settlement));
                     }
                 }
             }
@@ -210,7 +253,7 @@ fn park(parked: &mut VecDeque<Settlement>, settlement: Settlement, error: &Store
     parked.push_back(Settlement { attempts: settlement.attempts + 1, ..settlement });
 }
 
-async fn resolve(shared: &Shared, settlement: Settlement) -> (Settlement, Result<Status, StoreError>) {
+async fn resolve(shared: Arc<Shared>, settlement: Settlement) -> Resolved {
     let (id, chain, store) = (settlement.id, &settlement.chain, &shared.store);
     let answer = match settlement.what {
         What::Settle { actual, .. } => shared.stats.timed(Operation::Settle, store.settle(chain, id, &actual)).await,

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use proxy::quota::{Quota, Refused};
+use proxy::quota::{Limit, Quota, Refused};
 
 use super::redis_server::RedisServer;
 use super::rig::*;
@@ -30,6 +30,21 @@ async fn admitted(gateways: &[Arc<Quota>], parallel: usize) -> usize {
         count += usize::from(call.await.unwrap());
     }
     count
+}
+
+both!(what_a_call_gives_back_is_there_for_the_next_one);
+
+/// On one thread nothing else runs between the end of a call and the next reserve, unless that reserve waits.
+async fn what_a_call_gives_back_is_there_for_the_next_one(rig: &Rig) {
+    let quota = rig.quota(everywhere(&[Limit::concurrency(1)])).await;
+    for call in 0..20 {
+        let reservation = reserve(&quota, demand(10, 10)).await;
+        let reservation = reservation.unwrap_or_else(|refused| panic!("call {call}: {refused:?}"));
+        match call % 2 {
+            0 => reservation.settle(used(10, 1)),
+            _ => drop(reservation),
+        }
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
