@@ -73,7 +73,7 @@ impl Upstreams {
                 Ok(Answer::Whole { head, body }) => return Ok(relay::whole(head, body, charge)),
                 Err(failure) => {
                     let stop = !failure.moves_on();
-                    last = Some(failure);
+                    last = Some(failure.or_sooner(last));
                     if stop {
                         break;
                     }
@@ -89,6 +89,19 @@ impl Failure {
     /// Another upstream may do better, and nothing was produced that somebody pays for.
     fn moves_on(&self) -> bool {
         !matches!(self, Self::TimedOut { .. })
+    }
+
+    /// Of two upstreams over their limits, the one that is back first says when to come again.
+    fn or_sooner(self, earlier: Option<Self>) -> Self {
+        match (&self, earlier) {
+            (Self::RateLimited { retry_after, .. }, Some(earlier)) => match &earlier {
+                Self::RateLimited { retry_after: Some(back), .. } if retry_after.is_none_or(|own| *back < own) => {
+                    earlier
+                }
+                _ => self,
+            },
+            _ => self,
+        }
     }
 }
 

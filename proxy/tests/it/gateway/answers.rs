@@ -173,6 +173,26 @@ async fn head_is_get_without_the_body_and_405_says_what_is_allowed() {
 }
 
 #[tokio::test]
+async fn of_upstreams_over_their_limits_the_first_that_is_back_names_the_time() {
+    for (first, second, expect) in [("50", "5", "5"), ("5", "50", "5"), ("", "7", "7"), ("7", "", "7")] {
+        let upstream = Upstream::start(move |asked| {
+            let wait = if asked.headers["authorization"] == "Bearer first" { first } else { second };
+            let header = if wait.is_empty() { String::new() } else { format!("retry-after: {wait}\r\n") };
+            upstream::with_headers(429, &header, "{}")
+        })
+        .await;
+        let url = upstream.url();
+        // The weight makes it the first in all but one of a million calls.
+        let upstreams = format!(
+            "[{{ name: a, url: \"{url}\", api_key: first, weight: 1000000 }}, {{ name: b, url: \"{url}\", api_key: second }}]"
+        );
+        let rig = Rig::with(&upstream, Settings { upstreams: Some(upstreams), ..Settings::default() }).await;
+        let answer = rig.chat(&chat("")).await;
+        assert_eq!((answer.status, answer.header("retry-after")), (429, Some(expect)), "{first:?} then {second:?}");
+    }
+}
+
+#[tokio::test]
 async fn a_body_over_the_limit_is_refused_at_once_and_the_answer_arrives() {
     let upstream = ok().await;
     let rig = Rig::with(&upstream, Settings { limits: "body: 1MiB".into(), ..Settings::default() }).await;
