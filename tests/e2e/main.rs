@@ -2,6 +2,7 @@
 
 mod bad_input;
 mod clients;
+mod conformance;
 mod exact;
 mod killed_gateway;
 mod relay;
