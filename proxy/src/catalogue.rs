@@ -8,7 +8,8 @@ use tokenizer::PromptCounter;
 use wire::{openai, slo::Slo};
 
 use crate::{
-    StartError, config,
+    StartError,
+    config::{self, TokenizerSource},
     demand::{self, LoadError},
     events::{Events, ModelEvents},
     pace::Pace,
@@ -33,12 +34,13 @@ pub struct Name {
 pub struct Model {
     pub name: String,
     aliases: Vec<String>,
+    tokenizer: TokenizerSource,
     pub counter: PromptCounter,
     pub default_max_tokens: u64,
     pub price: Price,
     pub slo: Option<Slo>,
     pub upstreams: Vec<Arc<Upstream>>,
-    pub pace: Pace,
+    pub pace: Arc<Pace>,
     pub events: ModelEvents,
     pub header: HeaderValue,
 }
@@ -66,10 +68,13 @@ pub struct Upstream {
 impl Catalogue {
     /// Checked here as well as in the file: a caller may put models together, and of two with one name the later would
     /// take the calls, and the quotas, of the first.
-    pub fn new(models: &[config::Model], events: &Events) -> Result<Self, StartError> {
+    ///
+    /// What `former` has loaded and learned of a model serves on, unless the model's tokenizer is another now.
+    pub fn new(models: &[config::Model], events: &Events, former: Option<&Self>) -> Result<Self, StartError> {
         let mut catalogue = Self { names: HashMap::new(), models: Vec::with_capacity(models.len()) };
         for model in models {
-            let model = Arc::new(Model::new(model, events)?);
+            let former = former.and_then(|former| former.models.iter().find(|known| known.name == model.name));
+            let model = Arc::new(Model::new(model, events, former.map(|former| &**former))?);
             for name in std::iter::once(&model.name).chain(&model.aliases) {
                 let index = catalogue.names.len();
                 if catalogue.names.insert(name.clone(), Name { index, model: model.clone() }).is_some() {
@@ -106,18 +111,23 @@ fn entry(name: &str) -> openai::Model {
 }
 
 impl Model {
-    fn new(config: &config::Model, events: &Events) -> Result<Self, LoadError> {
+    fn new(config: &config::Model, events: &Events, former: Option<&Self>) -> Result<Self, LoadError> {
+        let counter = match former.filter(|former| former.tokenizer == config.tokenizer) {
+            Some(former) => former.counter.clone(),
+            None => demand::load(&config.name, &config.tokenizer)?,
+        };
         let upstreams =
             config.upstreams.iter().map(|upstream| Arc::new(Upstream::new(upstream, &config.name, events))).collect();
         Ok(Self {
             name: config.name.clone(),
             aliases: config.aliases.clone(),
-            counter: demand::load(&config.name, &config.tokenizer)?,
+            tokenizer: config.tokenizer.clone(),
+            counter,
             default_max_tokens: config.default_max_tokens,
             price: config.price,
             slo: config.slo,
             upstreams,
-            pace: Pace::default(),
+            pace: former.map(|former| former.pace.clone()).unwrap_or_default(),
             events: events.model(&config.name),
             header: header_of(&config.name),
         })

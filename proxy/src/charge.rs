@@ -8,7 +8,7 @@ use std::{
 
 use wire::{
     Metered, Usage,
-    access::{Decision, Entry, Outcome},
+    access::{Binding, Decision, Entry, Outcome},
     slo,
 };
 
@@ -189,6 +189,9 @@ impl Charge {
     fn end(&mut self, status: u16, outcome: Outcome, settle: quota::Outcome) {
         let Some(Open { reservation, entry }) = self.open.take() else { return };
         let demand = reservation.demand();
+        let shadow = reservation.shadowed().iter();
+        let shadow = shadow.map(|by| Binding { level: by.level.as_str().to_owned(), limit: by.limit.clone() });
+        let decision = Decision { shadow: shadow.collect(), ..Decision::new(outcome) };
         reservation.settle(settle);
         let metered = match settle {
             quota::Outcome::Used { metered, .. } => Some(metered),
@@ -204,7 +207,7 @@ impl Charge {
             entry.served_model = Some(self.model.name.clone());
             entry.upstream = self.upstream.as_ref().map(|upstream| upstream.name.clone());
             entry.status = status;
-            entry.decision = Decision { outcome, level: None, limit: None, route: None };
+            entry.decision = decision;
             entry.usage = metered.map(|metered| metered.usage());
             entry.estimated = metered.is_some_and(|metered| metered.is_estimated());
             entry.timing = spelled(&timing, self.dispatched.map(|at| at - self.arrival.at));

@@ -17,6 +17,7 @@ use std::{collections::HashMap, fmt, net::SocketAddr, path::PathBuf, time::Durat
 
 pub use problem::{Place, Problem};
 pub use schema::schema;
+use sha2::{Digest, Sha256};
 pub(crate) use upstream_url::socket_path;
 pub use upstream_url::{Transport, UpstreamUrl};
 use wire::slo::Slo;
@@ -40,6 +41,8 @@ pub struct Config {
     pub models: Vec<Model>,
     pub keys: Vec<Key>,
     pub quotas: Vec<quota::Rule>,
+    /// SHA-256 of the file.
+    pub digest: [u8; 32],
     /// What is allowed but will not do what its author hopes.
     pub warnings: Vec<Problem>,
 }
@@ -66,7 +69,7 @@ impl fmt::Debug for StoreUrl {
     }
 }
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Lease {
     pub ttl: Duration,
     pub on_expiry: OnExpiry,
@@ -79,7 +82,7 @@ pub enum OnExpiry {
     Refund,
 }
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// The largest request body.
     pub body: usize,
@@ -159,6 +162,31 @@ impl std::fmt::Debug for Key {
     }
 }
 
+impl Config {
+    /// Fields of the file that differ from those a gateway was started with and that it cannot change while it runs.
+    pub fn needs_restart(&self, started: &Self) -> Vec<&'static str> {
+        [
+            ("listen", self.listen != started.listen),
+            ("admin", self.admin != started.admin),
+            ("store", self.store != started.store),
+            ("store_timeout", self.store_timeout != started.store_timeout),
+            ("replicas", self.replicas != started.replicas),
+            ("data_dir", self.data_dir != started.data_dir),
+            ("lease", self.lease != started.lease),
+            ("limits", self.limits != started.limits),
+            ("access_log", self.access_log != started.access_log),
+        ]
+        .into_iter()
+        .filter_map(|(field, differs)| differs.then_some(field))
+        .collect()
+    }
+}
+
+/// The digest by which [`check`] knows a file.
+pub fn digest(text: &[u8]) -> [u8; 32] {
+    Sha256::digest(text).into()
+}
+
 /// Checks the text of a configuration file. `filename` is only for messages; `env` is what `${NAME}` may name.
 pub fn check(text: &str, filename: &str, env: &HashMap<String, String>) -> Result<Config, Vec<Problem>> {
     let name_file = |mut problems: Vec<Problem>| {
@@ -170,7 +198,9 @@ pub fn check(text: &str, filename: &str, env: &HashMap<String, String>) -> Resul
     let config = sections::file(read::At { node: &root, path: "", report: &report });
     let (problems, warnings) = report.finish();
     match config {
-        Some(config) if problems.is_empty() => Ok(Config { warnings: name_file(warnings), ..config }),
+        Some(config) if problems.is_empty() => {
+            Ok(Config { digest: digest(text.as_bytes()), warnings: name_file(warnings), ..config })
+        }
         _ => Err(name_file(problems)),
     }
 }

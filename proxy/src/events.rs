@@ -33,6 +33,10 @@ pub struct Events {
     upstream_bytes: IntCounterVec,
     access_log_lost: IntCounter,
     in_flight: IntGauge,
+    reloads: IntCounter,
+    reload_failures: IntCounter,
+    last_reload_successful: IntGauge,
+    config_hash: IntGauge,
 }
 
 /// The families of one model, resolved once.
@@ -104,6 +108,22 @@ impl Default for Events {
                 "penstock_access_log_lost_total",
                 "Lines that did not fit the queue of the access log.",
             )),
+            reloads: families.register(IntCounter::new(
+                "penstock_config_reloads_total",
+                "Configuration files that were put in force, the one at the start included.",
+            )),
+            reload_failures: families.register(IntCounter::new(
+                "penstock_config_reload_failures_total",
+                "Changed configuration files that were refused: the former one stayed in force.",
+            )),
+            last_reload_successful: families.register(IntGauge::new(
+                "penstock_config_last_reload_successful",
+                "1 if the configuration file as it is now is in force.",
+            )),
+            config_hash: families.register(IntGauge::new(
+                "penstock_config_hash",
+                "First 48 bits of the SHA-256 of the configuration file in force.",
+            )),
             in_flight: families.register(IntGauge::new("penstock_in_flight", "Calls between arrival and last byte.")),
             registry,
         }
@@ -163,6 +183,18 @@ impl Events {
 
     pub fn received_bytes(&self, model: &str, upstream: &str) -> IntCounter {
         self.upstream_bytes.with_label_values(&[model, upstream])
+    }
+
+    pub fn config_in_force(&self, digest: &[u8; 32]) {
+        let hash = digest[..6].iter().fold(0, |hash, &byte| hash << 8 | i64::from(byte));
+        self.config_hash.set(hash);
+        self.reloads.inc();
+        self.last_reload_successful.set(1);
+    }
+
+    pub fn config_refused(&self) {
+        self.reload_failures.inc();
+        self.last_reload_successful.set(0);
     }
 
     pub fn access_line_lost(&self) {

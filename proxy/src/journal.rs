@@ -30,7 +30,7 @@ pub fn entry(parts: &request::Parts, tenant: &Tenant, endpoint: Endpoint) -> Box
         endpoint: endpoint.path().to_owned(),
         stream: false,
         status: 0,
-        decision: Decision { outcome: Outcome::Invalid, level: None, limit: None, route: None },
+        decision: Decision::new(Outcome::Invalid),
         demand: None,
         usage: None,
         estimated: false,
@@ -54,7 +54,7 @@ pub fn demanded(entry: &mut Option<Box<Entry>>, demand: &Demand) {
 
 /// The end of a call that was never admitted.
 pub fn refused(entry: &mut Entry, error: &Error, status: u16, arrival: &Arrival) {
-    let is = |outcome| Decision { outcome, level: None, limit: None, route: None };
+    let is = Decision::new;
     entry.decision = match error {
         Error::Refused(Refused::Limit(refusal)) => Decision {
             level: Some(refusal.level.as_str().to_owned()),

@@ -4,6 +4,7 @@
 pub mod admin;
 pub mod config;
 pub mod quota;
+pub mod replay;
 
 mod access_log;
 mod body;
@@ -14,6 +15,7 @@ mod charge;
 mod demand;
 mod error;
 mod events;
+mod generation;
 mod in_flight;
 mod journal;
 mod members;
@@ -29,21 +31,20 @@ mod trace;
 mod upstreams;
 
 use std::sync::{
-    Arc,
+    Arc, RwLock,
     atomic::{AtomicBool, Ordering},
 };
 
 use access_log::AccessLog;
 use cache_salt::CacheSalts;
 use call::Intake;
-use catalogue::Catalogue;
 use charge::Books;
 pub use config::Config;
 use config::Limits;
 use events::Events;
+use generation::Generation;
 use in_flight::InFlight;
 use quota::{Quota, Readiness};
-use tenants::Tenants;
 use upstreams::Upstreams;
 
 /// Why a gateway could not start from a valid configuration.
@@ -63,8 +64,7 @@ pub enum StartError {
 pub struct Proxy {
     limits: Limits,
     intake: Intake,
-    tenants: Tenants,
-    catalogue: Catalogue,
+    generation: RwLock<Arc<Generation>>,
     quota: Arc<Quota>,
     upstreams: Upstreams,
     events: Arc<Events>,
@@ -77,14 +77,14 @@ impl Proxy {
     /// Loads what the models need. Call it inside a tokio runtime.
     pub fn new(config: &Config, quota: Arc<Quota>) -> Result<Arc<Self>, StartError> {
         let events = Arc::new(Events::default());
-        let catalogue = Catalogue::new(&config.models, &events)?;
+        let generation = Generation::new(config, &events, None)?;
+        events.config_in_force(&config.digest);
         let log = AccessLog::open(&config.access_log, events.clone()).map_err(StartError::AccessLog)?;
         let salts = CacheSalts::new(quota.store().secret());
         Ok(Arc::new(Self {
             limits: config.limits,
             intake: Intake::new(&config.limits),
-            tenants: Tenants::new(&config.keys, catalogue.len())?,
-            catalogue,
+            generation: RwLock::new(Arc::new(generation)),
             quota,
             upstreams: Upstreams::new(config.limits, salts, events.clone()),
             in_flight: InFlight::new(config.limits.in_flight, events.in_flight()),

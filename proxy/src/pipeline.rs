@@ -16,6 +16,7 @@ use crate::{
     charge::Charge,
     demand,
     error::Error,
+    generation::Caller,
     journal,
     paths::{self, Endpoint, Target},
     respond::{Errors, Failed, json, stamp_rate},
@@ -50,20 +51,23 @@ impl Proxy {
             method: parts.method.clone(),
             path: parts.uri.path().to_owned(),
         })?;
-        let tenant = self.tenants.authenticate(&parts.headers)?;
+        let generation = self.current();
+        let tenant = generation.tenants.authenticate(&parts.headers)?;
+        let mut caller = Caller { generation, tenant };
+        let Caller { generation, tenant } = &caller;
         let answered = match target {
-            Target::Models => Ok(self.listed(&tenant, &self.catalogue.list())),
-            Target::Model(name) => match self.catalogue.show(&name) {
-                Some(model) => Ok(self.listed(&tenant, &model)),
+            Target::Models => Ok(self.listed(tenant, &generation.catalogue.list())),
+            Target::Model(name) => match generation.catalogue.show(&name) {
+                Some(model) => Ok(self.listed(tenant, &model)),
                 None => Err(Error::UnknownModel(name)),
             },
             Target::Call { endpoint, deployment } => {
-                let mut entry = Some(journal::entry(&parts, &tenant, endpoint));
+                let mut entry = Some(journal::entry(&parts, tenant, endpoint));
                 let incoming = IncomingCall { parts: &parts, body, endpoint, deployment };
-                let called = self.call(incoming, &tenant, &mut entry).await;
+                let called = self.call(incoming, &mut caller, &mut entry).await;
                 return called.map_err(|error| {
-                    self.unanswered(entry, &error, &parts);
-                    Failed { error, rate: tenant.last_rate(), counted: true }
+                    self.unanswered(entry, &caller, &error, &parts);
+                    Failed { error, rate: caller.tenant.last_rate(), counted: true }
                 });
             }
         };
@@ -73,14 +77,16 @@ impl Proxy {
     async fn call(
         &self,
         incoming: IncomingCall<'_>,
-        tenant: &Arc<Tenant>,
+        caller: &mut Caller,
         entry: &mut Option<Box<Entry>>,
     ) -> Result<Response<Body>, Error> {
         let IncomingCall { parts, body, endpoint, deployment } = incoming;
         let body = self.intake.collect(&parts.headers, body).await?;
+        self.renewed(caller)?;
+        let Caller { generation, tenant } = &*caller;
         let call = Call::parse(endpoint, deployment, body)?;
         journal::asked(entry, &call);
-        let name = self.catalogue.find(&call.model).ok_or_else(|| Error::UnknownModel(call.model.clone()))?;
+        let name = generation.catalogue.find(&call.model).ok_or_else(|| Error::UnknownModel(call.model.clone()))?;
         let demand = demand::of(&call, &name.model).await?;
         journal::demanded(entry, &demand);
         let chain = tenant.chain(name.index, |who| self.quota.chain(who, &[&name.model.name, &call.model]));
@@ -100,10 +106,10 @@ impl Proxy {
     }
 
     /// Counts and logs a call that was never charged; one that was has its line and its count already.
-    fn unanswered(&self, entry: Option<Box<Entry>>, error: &Error, parts: &request::Parts) {
+    fn unanswered(&self, entry: Option<Box<Entry>>, caller: &Caller, error: &Error, parts: &request::Parts) {
         let Some(mut entry) = entry else { return };
         let status = Failed::status_of(error).as_u16();
-        let model = self.catalogue.find(&entry.model).map(|name| name.model.name.as_str());
+        let model = caller.generation.catalogue.find(&entry.model).map(|name| name.model.name.as_str());
         self.events.answered(model, status);
         journal::refused(&mut entry, error, status, &arrival(parts));
         self.log.send(entry);

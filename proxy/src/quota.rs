@@ -6,13 +6,14 @@
 //! dropped after it, it is charged prompt plus what was streamed, marked estimated.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio::task::JoinHandle;
 
 pub mod account;
 pub mod audit;
+pub mod balance;
 pub mod calendar;
 pub mod chain;
 mod changes;
@@ -31,9 +32,11 @@ mod reservation;
 mod rule;
 mod secret;
 mod settler;
+mod shadow;
 pub mod slots;
 pub mod stats;
 pub mod store;
+pub mod trial;
 
 pub use calendar::CalendarPeriod;
 pub use chain::Chain;
@@ -49,6 +52,7 @@ pub use rule::{
     Ceilings, Demand, Level, Limit, MAX_AMOUNT, OnStoreFailure, Pattern, Price, Rule, Subject, Unit, Window,
 };
 pub use secret::Secret;
+pub use shadow::Shadowed;
 pub use stats::{Snapshot, Stats};
 pub use store::{Store, StoreError};
 
@@ -86,6 +90,13 @@ impl Default for Options {
     }
 }
 
+/// What there is to tell of an admission.
+#[derive(Debug)]
+struct Admitted {
+    rate: RateHeaders,
+    shadowed: Vec<Shadowed>,
+}
+
 /// What the request path and the background tasks share.
 #[derive(Debug)]
 struct Shared {
@@ -107,10 +118,16 @@ pub enum Readiness {
 #[derive(Debug)]
 pub struct Quota {
     shared: Arc<Shared>,
-    rules: Vec<Rule>,
-    chains: Mutex<HashMap<ChainName, Arc<Chain>>>,
+    chains: Mutex<Chains>,
     settler: Settler,
     tasks: Vec<JoinHandle<()>>,
+}
+
+/// The rules in force, and what has been resolved from them.
+#[derive(Debug)]
+struct Chains {
+    rules: Vec<Rule>,
+    resolved: HashMap<ChainName, Arc<Chain>>,
 }
 
 type ChainName = (Subject, Vec<String>);
@@ -132,22 +149,36 @@ impl Quota {
         let mut tasks = vec![keeper::start(shared.clone()), reclaim::start(shared.clone())];
         tasks.extend(journal::start(&shared));
         tasks.extend(outage::debts::start(&shared));
-        Arc::new(Self { shared, rules, chains: Mutex::default(), settler, tasks })
+        let chains = Mutex::new(Chains { rules, resolved: HashMap::new() });
+        Arc::new(Self { shared, chains, settler, tasks })
+    }
+
+    fn chains(&self) -> MutexGuard<'_, Chains> {
+        self.chains.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Other rules for every chain that is asked for from now on. Use stays: an account knows no limits. Chains that
+    /// callers keep are theirs to ask for again; holds on them end as they began.
+    pub fn adopt(&self, rules: Vec<Rule>) {
+        for warning in warnings(&rules, &self.shared.store) {
+            tracing::warn!("{warning}");
+        }
+        *self.chains() = Chains { rules, resolved: HashMap::new() };
     }
 
     /// Every account and limit that this subject must pass for a model known by these names (resolved name, alias).
     pub fn chain(&self, subject: &Subject, models: &[&str]) -> Arc<Chain> {
         let name = (subject.clone(), models.iter().map(|&model| model.to_owned()).collect());
-        let mut chains = self.chains.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(chain) = chains.get(&name) {
+        let Chains { rules, resolved } = &mut *self.chains();
+        if let Some(chain) = resolved.get(&name) {
             return chain.clone();
         }
-        if chains.len() >= MAX_CHAINS {
-            chains.clear();
+        if resolved.len() >= MAX_CHAINS {
+            resolved.clear();
         }
-        let chain = Arc::new(Chain::resolve(&self.rules, subject, models));
+        let chain = Arc::new(Chain::resolve(rules, subject, models));
         self.shared.live.saw(&chain);
-        chains.insert(name, chain.clone());
+        resolved.insert(name, chain.clone());
         chain
     }
 
@@ -161,12 +192,13 @@ impl Quota {
         let permit = self.settler.permit().ok_or(Refused::Overloaded)?;
         let mut pending = Pending::new(self.shared.clone(), chain.clone(), id, permit);
         if chain.is_free() {
-            return Ok(pending.held(demand, RateHeaders::default()));
+            let admitted = self.shared.admitted(chain, &demand, &[], RateHeaders::default());
+            return Ok(pending.held(demand, admitted));
         }
         let ask = Ask { id, need, hold: self.shared.hold() };
         match self.shared.ask(chain, &ask).await {
-            Ok(answer) => match self.shared.judged(chain, &need, &answer) {
-                Ok(rate) => Ok(pending.held(demand, rate)),
+            Ok(answer) => match self.shared.judged(chain, &demand, &answer) {
+                Ok(admitted) => Ok(pending.held(demand, admitted)),
                 Err(refused) => {
                     pending.nothing_held();
                     Err(refused)
@@ -187,7 +219,7 @@ impl Quota {
     pub fn ready(&self) -> Result<Readiness, StoreError> {
         match self.shared.store.health() {
             Ok(()) => Ok(Readiness::Whole),
-            Err(error) if goes_on_without_store(&self.rules) => Ok(Readiness::Degraded(error)),
+            Err(error) if goes_on_without_store(&self.chains().rules) => Ok(Readiness::Degraded(error)),
             Err(error) => Err(error),
         }
     }
@@ -222,7 +254,7 @@ impl Quota {
 
 /// Whether calls are admitted while the store is down, whoever makes them: every rule says so, and there is one.
 pub fn goes_on_without_store(rules: &[Rule]) -> bool {
-    let mut policies = rules.iter().filter(|rule| !rule.limits.is_empty()).map(|rule| rule.on_store_failure).peekable();
+    let mut policies = rules.iter().filter(|rule| !rule.limits.is_empty()).map(Rule::without_store).peekable();
     policies.peek().is_some() && policies.all(|policy| policy != OnStoreFailure::Closed)
 }
 
@@ -287,19 +319,26 @@ impl Shared {
     }
 
     /// What an answer means for the client: its rate headers, or the refusal that explains itself.
-    fn judged(&self, chain: &Chain, need: &Amounts, answer: &Answer) -> Result<RateHeaders, Refused> {
+    fn judged(&self, chain: &Chain, demand: &Demand, answer: &Answer) -> Result<Admitted, Refused> {
         let rate = RateHeaders::of(chain, &chain.calendars(answer.now_us), &answer.levels, answer.now_us);
         chain.remember_rate(rate);
         self.outage.saw(chain, &answer.levels);
         match answer.status {
-            Status::Done => Ok(rate),
+            Status::Done => Ok(self.admitted(chain, demand, &answer.levels, rate)),
             Status::Full => {
                 let unexplained = || StoreError::Unreadable("a refusal that no limit explains".to_owned());
-                let refusal = refusal::judge(chain, need, &answer.levels, answer.now_us, rate);
+                let need = Amounts::of_demand(demand);
+                let refusal = refusal::judge(chain, &need, &answer.levels, answer.now_us, rate);
                 Err(refusal.map_or_else(|| Refused::Store(unexplained()), |refusal| self.refused(refusal)))
             }
             other => Err(Refused::Store(StoreError::Unreadable(format!("status {other:?}")))),
         }
+    }
+
+    fn admitted(&self, chain: &Chain, demand: &Demand, levels: &[f64], rate: RateHeaders) -> Admitted {
+        let shadowed = shadow::of(chain, demand, levels);
+        shadowed.iter().for_each(|by| self.stats.shadowed(by.level, &by.limit));
+        Admitted { rate, shadowed }
     }
 
     fn refused(&self, refusal: Refusal) -> Refused {

@@ -51,6 +51,22 @@ pub struct Decision {
     /// Why this model or upstream was chosen.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub route: Option<String>,
+    /// Shadow limits that would have refused the call, which ran.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub shadow: Vec<Binding>,
+}
+
+/// A limit by its level and its name, e.g. `org` and `tokens/minute`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Binding {
+    pub level: String,
+    pub limit: String,
+}
+
+impl Decision {
+    pub fn new(outcome: Outcome) -> Self {
+        Self { outcome, level: None, limit: None, route: None, shadow: Vec::new() }
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]

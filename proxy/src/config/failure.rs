@@ -43,7 +43,7 @@ fn share(at: At<'_>) -> Option<f64> {
 /// A slice below one unit admits nothing, which its author may not expect.
 pub(super) fn cross_check(at: At<'_>, rules: &[Placed], replicas: usize) {
     for placed in rules {
-        let OnStoreFailure::Slice(share) = placed.rule.on_store_failure else { continue };
+        let OnStoreFailure::Slice(share) = placed.rule.without_store() else { continue };
         for limit in &placed.rule.limits {
             if share * limit.amount as f64 / replicas as f64 >= 1.0 {
                 continue;

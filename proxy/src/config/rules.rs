@@ -35,6 +35,7 @@ pub(super) fn rule(at: At<'_>) -> Option<Placed> {
     let limits = fields.required("limits", "[{ tokens: 100000, per: minute }]", |at| at.list(limit));
     let on_store_failure = fields.or("on_store_failure", failure::policy, OnStoreFailure::Closed);
     settings(&mut fields);
+    let shadow = fields.or("shadow", |at| at.boolean(), false);
     fields.finish();
     let mut kept = Vec::new();
     for parsed in limits? {
@@ -49,7 +50,7 @@ pub(super) fn rule(at: At<'_>) -> Option<Placed> {
     let matcher = matcher?;
     let written = matcher.as_str().to_owned();
     let models_written = models.iter().map(|pattern| pattern.as_str().to_owned()).collect();
-    let rule = Rule { level: level?, matcher, models, name, limits: kept, ceilings, on_store_failure };
+    let rule = Rule { level: level?, matcher, models, name, limits: kept, ceilings, on_store_failure, shadow };
     Some(Placed { rule, place: at.node.place, path: at.path.to_owned(), matcher: written, models: models_written })
 }
 
@@ -79,9 +80,6 @@ fn settings(fields: &mut Fields<'_>) {
     only(fields, "overrun", "charge");
     only(fields, "on_limit", "reject");
     fields.not_built("hold_cap", "remove it: holds are worst case for now");
-    if fields.optional("shadow", |at| at.boolean()) == Some(true) {
-        fields.not_built("shadow", "write false, or remove it");
-    }
 }
 
 fn only(fields: &mut Fields<'_>, name: &'static str, built: &str) {

@@ -167,6 +167,7 @@ struct Rule {
     on_limit: Option<String>,
     /// What these limits mean while the store is down.
     on_store_failure: Option<OnStoreFailure>,
+    /// Count and never refuse; what it would have refused is in the metrics and the access log.
     shadow: Option<bool>,
 }
 

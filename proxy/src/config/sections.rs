@@ -52,6 +52,7 @@ pub(super) fn file(at: At<'_>) -> Option<Config> {
         models,
         keys,
         quotas,
+        digest: [0; 32],
         warnings: Vec::new(),
     })
 }

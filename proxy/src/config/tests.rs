@@ -46,6 +46,7 @@ quotas:
   - level: global
     limits: [ { input_tokens: 90, per: day }, { output_tokens: 2000, per: second } ]
     on_store_failure: { slice: 0.05 }
+    shadow: true
 "#;
 
 const MODELS: &str = "models: [{ name: m, upstreams: [{ name: a, url: 'http://h/v1' }] }]\n";
@@ -68,8 +69,29 @@ fn a_file_with_every_field_is_accepted() {
     assert_eq!(config.models[0].upstreams[0].api_key.as_deref(), Some("up"));
     assert_eq!(config.quotas[0].limits.len(), 4);
     assert_eq!(config.quotas[0].ceilings.nano_usd, Some(2_000_000_000));
+    assert_eq!([config.quotas[0].shadow, config.quotas[1].shadow], [false, true]);
     assert_eq!(config.limits.body, 64 << 20);
     assert_eq!(config.warnings, Vec::new());
+}
+
+#[test]
+fn what_takes_a_restart_is_named() {
+    let config = |text: &str| check(text, "p.yaml", &env()).unwrap_or_else(|problems| panic!("{text}\n{problems:#?}"));
+    let started = config(FULL);
+    for (from, to, expect) in [
+        ("listen: 127.0.0.1:8080", "listen: 127.0.0.1:8081", &["listen"][..]),
+        ("admin: 127.0.0.1:9090\nstore: memory", "admin: 127.0.0.1:9091\nstore: redis://h", &["admin", "store"]),
+        ("store_timeout: 50ms\nreplicas: 2", "store_timeout: 60ms\nreplicas: 3", &["store_timeout", "replicas"]),
+        ("./penstock-data\nlease: { ttl: 60s", "./other\nlease: { ttl: 61s", &["data_dir", "lease"]),
+        ("in_flight: 10000", "in_flight: 9", &["limits"]),
+        ("access_log: \"off\"", "access_log: stdout", &["access_log"]),
+        ("tokens: 100000", "tokens: 5", &[]),
+    ] {
+        assert!(FULL.contains(from), "{from}");
+        let edited = config(&FULL.replace(from, to));
+        assert_eq!(edited.needs_restart(&started), expect, "{to}");
+        assert_ne!(edited.digest, started.digest);
+    }
 }
 
 #[test]
@@ -156,7 +178,7 @@ fn each_mistake_in_a_rule_is_named() {
         ),
         ("{ level: org, match: acme, limits: [], on_store_failure: { slice: 0 } }", "slice: a slice of nothing"),
         ("{ level: org, match: acme, limits: [], on_store_failure: { slice: 1.5 } }", "slice: 1.5 is out of range"),
-        ("{ level: org, match: acme, limits: [], shadow: true }", "quotas[0].shadow: not built yet"),
+        ("{ level: org, match: acme, limits: [], shadow: maybe }", "quotas[0].shadow: expected true or false"),
     ] {
         let found = problems(&format!("{MODELS}{KEYS}quotas:\n  - {rule}\n"));
         assert!(found.iter().any(|line| line.contains(expect)), "{rule}\n  {found:#?}\n  expect: {expect}");

@@ -24,9 +24,18 @@ fn write(quota: &Snapshot, out: &mut Vec<u8>) -> std::io::Result<()> {
     writeln!(out, "penstock_quota_held_tokens {}", quota.held)?;
     family(out, "quota_leaked_tokens", "gauge", "Reserved, and neither settled, refunded nor held. Must be 0.")?;
     writeln!(out, "penstock_quota_leaked_tokens {}", quota.leaked())?;
-    family(out, "quota_refusals_total", "counter", "Calls refused, by the limit that bound.")?;
-    for ((level, limit), count) in &quota.refusals {
-        writeln!(out, "penstock_quota_refusals_total{{level=\"{}\",limit=\"{limit}\"}} {count}", level.as_str())?;
+    for (name, help, refusals) in [
+        ("quota_refusals_total", "Calls refused, by the limit that bound.", &quota.refusals),
+        (
+            "quota_shadow_refusals_total",
+            "Calls admitted that a shadow limit would have refused, by limit.",
+            &quota.shadow_refusals,
+        ),
+    ] {
+        family(out, name, "counter", help)?;
+        for ((level, limit), count) in refusals {
+            writeln!(out, "penstock_{name}{{level=\"{}\",limit=\"{limit}\"}} {count}", level.as_str())?;
+        }
     }
     outage(&quota.outage, out)?;
     store(quota, out)

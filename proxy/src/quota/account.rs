@@ -29,12 +29,19 @@ pub struct Terms {
     pub cap: f64,
     /// A bucket's refill in units per microsecond; the nominal length in microseconds of a calendar window; else 0.
     pub rate: f64,
+    /// Counted only.
+    pub shadow: bool,
 }
 
 impl Terms {
-    /// What a level may reach. A bucket refills in fractions, whose rounding must not refuse what a promised
-    /// `retry-after` lets in; the slack is far below one unit and does not add up. Everything else counts whole units.
+    /// What a level may reach, as the stores see it: they only count a shadow limit.
     pub fn ceiling(&self) -> f64 {
+        if self.shadow { f64::INFINITY } else { self.written() }
+    }
+
+    /// What the limit itself lets a level reach. A bucket refills in fractions, whose rounding must not refuse what a promised
+    /// `retry-after` lets in; the slack is far below one unit and does not add up. Everything else counts whole units.
+    pub fn written(&self) -> f64 {
         match self.kind {
             Kind::Bucket => self.cap + (self.cap * 1e-12 + 1e-6),
             Kind::Calendar | Kind::Lifetime | Kind::Held => self.cap,
@@ -110,9 +117,10 @@ impl Slot {
             }
             Kind::Calendar if self.at == 0.0 => Self { level: self.level, at: start },
             Kind::Calendar if start > self.at => {
-                // Debt carries: each window that passed forgives one limit's worth, no more.
+                // Debt carries: each window that passed forgives one limit's worth, no more. A shadow limit has none:
+                // nobody was kept from using more.
                 let passed = ((start - self.at) / terms.rate + 0.5).floor().max(1.0);
-                Self { level: (self.level - passed * terms.cap).max(0.0), at: start }
+                Self { level: (self.level - passed * terms.ceiling()).max(0.0), at: start }
             }
             _ => self,
         }
@@ -191,11 +199,11 @@ mod tests {
     use super::*;
 
     fn bucket(cap: f64, rate: f64) -> Terms {
-        Terms { id: [0; 8], kind: Kind::Bucket, unit: Unit::Tokens, cap, rate }
+        Terms { id: [0; 8], kind: Kind::Bucket, unit: Unit::Tokens, cap, rate, shadow: false }
     }
 
     fn calendar(cap: f64, length: f64) -> Terms {
-        Terms { id: [0; 8], kind: Kind::Calendar, unit: Unit::Tokens, cap, rate: length }
+        Terms { id: [0; 8], kind: Kind::Calendar, unit: Unit::Tokens, cap, rate: length, shadow: false }
     }
 
     #[test]

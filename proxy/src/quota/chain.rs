@@ -57,6 +57,7 @@ pub struct ChainCeiling {
     pub path: String,
     pub ceilings: Ceilings,
     pub model_bound: bool,
+    pub shadow: bool,
 }
 
 /// Where the memory store keeps this chain, so that a call needs no hashing.
@@ -100,9 +101,14 @@ impl Chain {
         for level in Level::ALL {
             let Some(path) = subject.path(level) else { continue };
             let matching = || rules.iter().filter(|rule| rule.level == level && rule.applies(subject, models));
-            let named = matching().any(|rule| !rule.is_default());
-            for rule in matching().filter(|rule| !(named && rule.is_default())) {
-                chain.add(rule, level, &path);
+            let named = |shadow| matching().any(|rule| !rule.is_default() && rule.shadow == shadow);
+            // A shadow rule takes no other out of force. Those go first: a shadow limit that counts the same as one of
+            // them gets a count of its own.
+            let replaced = |rule: &Rule| rule.is_default() && (named(false) || (rule.shadow && named(true)));
+            for shadow in [false, true] {
+                for rule in matching().filter(|rule| rule.shadow == shadow && !replaced(rule)) {
+                    chain.add(rule, level, &path);
+                }
             }
         }
         chain.packed = codec::pack_terms(&chain);
@@ -115,7 +121,7 @@ impl Chain {
         let account = |(level, key)| ChainAccount { level, path: String::new(), key, keep_us: 0.0 };
         chain.accounts = accounts.into_iter().map(account).collect();
         let entry = |(account, id, limit): (usize, LimitId, Limit)| {
-            let (terms, label) = (terms(id, &limit), limit.label());
+            let (terms, label) = (terms(id, &limit, false), limit.label());
             ChainLimit { account, terms, limit, label, model_bound: false, on_failure: OnStoreFailure::default() }
         };
         chain.limits = limits.into_iter().map(entry).collect();
@@ -144,14 +150,19 @@ impl Chain {
                 path: path.to_owned(),
                 ceilings,
                 model_bound: rule.is_model_bound(),
+                shadow: rule.shadow,
             });
         }
         for limit in &rule.limits {
-            let terms = terms(limit_id(rule, limit), limit);
+            let mut terms = terms(limit_id(rule, limit), limit, rule.shadow);
             let account = self.account(level, path, &terms);
-            let twin = self.limits.iter_mut().find(|known| known.account == account && known.terms.id == terms.id);
+            let same = |known: &ChainLimit, id| known.account == account && known.terms.id == id;
+            if terms.shadow && self.limits.iter().any(|known| same(known, terms.id) && !known.terms.shadow) {
+                terms.id = beside(terms.id);
+            }
+            let twin = self.limits.iter_mut().find(|known| same(known, terms.id));
             let label = limit.label();
-            let (model_bound, on_failure) = (rule.is_model_bound(), rule.on_store_failure);
+            let (model_bound, on_failure) = (rule.is_model_bound(), rule.without_store());
             let entry = ChainLimit { account, terms, limit: limit.clone(), label, model_bound, on_failure };
             match twin {
                 Some(known) => known.tighten(&entry),
@@ -235,7 +246,7 @@ impl Calendars {
     }
 }
 
-fn terms(id: LimitId, limit: &Limit) -> Terms {
+fn terms(id: LimitId, limit: &Limit, shadow: bool) -> Terms {
     // Above 2^53 a double counts in steps of two; config refuses such limits, and this keeps a bypass harmless.
     let exact = |amount: u64| amount.min(MAX_AMOUNT) as f64;
     let (kind, cap, rate) = match &limit.window {
@@ -247,7 +258,7 @@ fn terms(id: LimitId, limit: &Limit) -> Terms {
         Window::Lifetime => (Kind::Lifetime, exact(limit.amount), 0.0),
         Window::Held => (Kind::Held, exact(limit.amount), 0.0),
     };
-    Terms { id, kind, unit: limit.unit, cap, rate }
+    Terms { id, kind, unit: limit.unit, cap, rate, shadow }
 }
 
 fn keep_us(terms: &Terms) -> f64 {
@@ -265,7 +276,18 @@ pub(crate) const MOST_LIMITS: usize = 200;
 
 /// The slots that a rule takes in the accounts it matches.
 pub(crate) fn slots(rule: &Rule) -> impl Iterator<Item = LimitId> {
-    rule.limits.iter().map(|limit| limit_id(rule, limit))
+    rule.limits.iter().map(|limit| if rule.shadow { beside(limit_id(rule, limit)) } else { limit_id(rule, limit) })
+}
+
+/// The identity of a shadow limit beside a limit in force that counts the same: a bucket's level depends on its rate.
+fn beside(id: LimitId) -> LimitId {
+    first_eight(&Sha256::new().chain_update("shadow\0").chain_update(id).finalize())
+}
+
+fn first_eight(digest: &[u8]) -> LimitId {
+    let mut id = LimitId::default();
+    id.copy_from_slice(&digest[..8]);
+    id
 }
 
 /// sha256 of (name or sorted models, unit, window, period, zone): never an index, never the limit's value.
@@ -287,10 +309,7 @@ fn limit_id(rule: &Rule, limit: &Limit) -> LimitId {
         Window::Lifetime => "lifetime".to_owned(),
         Window::Held => "held".to_owned(),
     };
-    let digest = Sha256::digest(format!("{scope}\0\0{}\0{window}", limit.unit.as_str()));
-    let mut id = LimitId::default();
-    id.copy_from_slice(&digest[..8]);
-    id
+    first_eight(&Sha256::digest(format!("{scope}\0\0{}\0{window}", limit.unit.as_str())))
 }
 
 /// `ps1:` is the version of the whole key layout. The subject is hashed: bounded length, no character can break a tag.
@@ -328,7 +347,7 @@ mod tests {
         let pattern = |text: &&str| Pattern::new(text).unwrap();
         let models = models.iter().map(pattern).collect();
         let (matcher, ceilings, on_store_failure) = (pattern(&matcher), Ceilings::default(), OnStoreFailure::Closed);
-        Rule { level, matcher, models, name: None, limits, ceilings, on_store_failure }
+        Rule { level, matcher, models, name: None, limits, ceilings, on_store_failure, shadow: false }
     }
 
     fn subject() -> Subject {
@@ -369,6 +388,23 @@ mod tests {
         let rules = [rule(Level::Org, "acme", &[], minute(9)), rule(Level::Org, "a*", &[], minute(3))];
         let chain = Chain::resolve(&rules, &subject(), &["m"]);
         assert_eq!(chain.limits.iter().map(|l| l.limit.amount).collect::<Vec<_>>(), [3]);
+    }
+
+    #[test]
+    fn a_shadow_rule_replaces_nothing_and_keeps_its_count_when_it_comes_into_force() {
+        let shadow = |rule| Rule { shadow: true, ..rule };
+        let count = |rules: &[Rule]| -> Vec<(u64, bool, LimitId)> {
+            let chain = Chain::resolve(rules, &subject(), &["m"]);
+            chain.limits.iter().map(|l| (l.limit.amount, l.terms.shadow, l.terms.id)).collect()
+        };
+        let (default, named) = (rule(Level::Org, "*", &[], minute(9)), rule(Level::Org, "acme", &[], minute(3)));
+        let id = count(std::slice::from_ref(&named))[0].2;
+        let beside = count(&[shadow(named.clone()), default.clone()]);
+        assert_eq!(beside.iter().map(|l| (l.0, l.1)).collect::<Vec<_>>(), [(9, false), (3, true)]);
+        assert_ne!(beside[0].2, beside[1].2, "each drains at its own rate");
+        assert_eq!(count(&[shadow(named.clone())]), [(3, true, id)], "alone it counts where it will be in force");
+        assert_eq!(count(&[shadow(default.clone()), named.clone()]), [(3, false, id)]);
+        assert_eq!(count(&[shadow(default), shadow(named)]), [(3, true, id)]);
     }
 
     #[test]

@@ -119,6 +119,25 @@ pub fn read_account(bytes: &[u8]) -> Result<PackedAccount, StoreError> {
     Ok(PackedAccount { totals, slots })
 }
 
+/// The record of an account with `leaked` tokens given back (or, if negative, taken as reserved) and these levels.
+pub fn balanced(record: &[u8], leaked: f64, levels: &[(LimitId, f64)]) -> Result<Vec<u8>, StoreError> {
+    let account = read_account(record)?;
+    let mut record = record.to_vec();
+    // Behind version, count and ids: when it expires, reserved, settled, refunded, expired, then level and time per slot.
+    let numbers = 2 + 8 * account.slots.len();
+    let mut put = |index: usize, value: f64| {
+        record[numbers + 8 * index..][..8].copy_from_slice(&value.to_le_bytes());
+    };
+    put(1, account.totals.reserved + (-leaked).max(0.0));
+    put(3, account.totals.refunded + leaked.max(0.0));
+    for (at, (id, _)) in account.slots.iter().enumerate() {
+        if let Some((_, level)) = levels.iter().find(|(known, _)| known == id) {
+            put(5 + 2 * at, *level);
+        }
+    }
+    Ok(record)
+}
+
 /// `None` for the tombstone of a cancelled reserve, which holds nothing.
 pub fn read_lease(bytes: &[u8]) -> Result<Option<PackedLease>, StoreError> {
     let mut reader = Reader(bytes);
@@ -250,6 +269,11 @@ mod tests {
         }
         let account = [vec![1, 1], vec![9; 8], pack_numbers(&[0.0, 0.0, 0.0, 0.0, 0.0, 5.0, 6.0])].concat();
         assert_eq!(read_account(&account).unwrap().slots, [([9; 8], Slot { level: 5.0, at: 6.0 })]);
+        let mended = read_account(&balanced(&account, 7.0, &[([9; 8], 2.0), ([1; 8], 3.0)]).unwrap()).unwrap();
+        assert_eq!(mended.totals, Totals { refunded: 7.0, ..Totals::default() });
+        assert_eq!(mended.slots, [([9; 8], Slot { level: 2.0, at: 6.0 })]);
+        let mended = read_account(&balanced(&account, -7.0, &[]).unwrap()).unwrap();
+        assert_eq!(mended.totals, Totals { reserved: 7.0, ..Totals::default() });
         assert!(read_account(&account[..account.len() - 1]).is_err());
         assert!(read_account(&[2]).is_err(), "another version is not guessed at");
     }

@@ -260,8 +260,10 @@ impl Shared {
         need: Amounts,
         error: StoreError,
     ) -> Result<Ticket, Refused> {
-        // One account that cannot be read is a fault of that account, which no policy of outages covers.
-        if !error.is_silence() && self.store.is_up() {
+        // One account that cannot be read is a fault of that account, which no policy of outages covers. What is only
+        // counted refuses in no case.
+        let in_force = chain.limits.iter().any(|entry| !entry.terms.shadow);
+        if in_force && !error.is_silence() && self.store.is_up() {
             return Err(Refused::Store(error));
         }
         self.outage.admit(chain, need, self.store.gateways(), error)

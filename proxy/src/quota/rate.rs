@@ -22,12 +22,15 @@ pub struct Rate {
 }
 
 impl RateHeaders {
-    /// From the levels of all limits of the chain at `now_us`. Money and concurrency never show here.
+    /// From the levels of all limits of the chain at `now_us`. Money, concurrency and shadow limits never show here.
     pub(super) fn of(chain: &Chain, calendars: &Calendars, levels: &[f64], now_us: f64) -> Self {
         let mut headers = Self::default();
         let mut windows = calendars.windows.iter();
         for (entry, &level) in chain.limits.iter().zip(levels) {
             let window = if entry.terms.kind == Kind::Calendar { windows.next() } else { None };
+            if entry.terms.shadow {
+                continue;
+            }
             let slot = match entry.terms.unit {
                 Unit::Requests => &mut headers.requests,
                 Unit::Tokens | Unit::InputTokens | Unit::OutputTokens => &mut headers.tokens,

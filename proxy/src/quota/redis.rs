@@ -216,6 +216,11 @@ impl RedisStore {
         self.bulk.dump(pattern).await
     }
 
+    /// Puts `new` in the place of `old`, if that is still there.
+    pub async fn exchange(&self, key: &str, old: &[u8], new: &[u8]) -> Result<bool, StoreError> {
+        self.bulk.exchange(key, old, new).await
+    }
+
     /// Runs a call with the calendar windows around the server's clock; once more if they turn out not to cover it.
     async fn in_windows(
         &self,

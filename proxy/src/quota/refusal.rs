@@ -86,7 +86,7 @@ enum Wait {
 
 /// Before the store is asked: ceilings, and needs that no balance can ever meet.
 pub(super) fn before_store(chain: &Chain, demand: &Demand) -> Option<Refusal> {
-    for ceiling in &chain.ceilings {
+    for ceiling in chain.ceilings.iter().filter(|ceiling| !ceiling.shadow) {
         let over = |limit: Option<u64>, asked: u64| limit.filter(|limit| asked > *limit).map(|limit| (limit, asked));
         let tokens = over(ceiling.ceilings.tokens, demand.tokens()).map(|(limit, asked)| (Unit::Tokens, limit, asked));
         let usd =
@@ -109,7 +109,8 @@ pub(super) fn before_store(chain: &Chain, demand: &Demand) -> Option<Refusal> {
         }
     }
     // Asked in whole numbers: a demand beyond what a double counts exactly is still too large for every limit.
-    let entry = chain.limits.iter().find(|entry| demand.of(entry.terms.unit) as f64 > entry.terms.cap)?;
+    let mut limits = chain.limits.iter().filter(|entry| !entry.terms.shadow);
+    let entry = limits.find(|entry| demand.of(entry.terms.unit) as f64 > entry.terms.cap)?;
     let account = &chain.accounts[entry.account];
     Some(Refusal {
         level: account.level,
@@ -231,6 +232,7 @@ mod tests {
             limits: vec![limit],
             ceilings: Ceilings::default(),
             on_store_failure: OnStoreFailure::Closed,
+            shadow: false,
         };
         let chain = Chain::resolve(&[rule], &Subject::default(), &["m"]);
         let noon = 1_780_315_200e6;

@@ -6,7 +6,6 @@ use std::time::Duration;
 
 use wire::{Metered, Usage};
 
-use super::Shared;
 use super::account::Amounts;
 use super::chain::Chain;
 use super::keeper::Live;
@@ -16,8 +15,10 @@ use super::rate::RateHeaders;
 use super::refusal::{self, Refused};
 use super::rule::Demand;
 use super::settler::{Permit, Settlement};
+use super::shadow::Shadowed;
 use super::stats::Operation;
 use super::store::{Ask, Status, StoreError};
+use super::{Admitted, Shared};
 
 /// How a call ended, as far as its budget is concerned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,7 +32,7 @@ pub enum Outcome {
 }
 
 impl Outcome {
-    fn amounts(self) -> Amounts {
+    pub(super) fn amounts(self) -> Amounts {
         match self {
             Self::Used { metered, nano_usd } => {
                 let Usage { prompt, completion, .. } = metered.usage();
@@ -48,7 +49,7 @@ impl Outcome {
 pub struct Reservation {
     shared: Arc<Shared>,
     live: Arc<Live>,
-    rate: RateHeaders,
+    admitted: Admitted,
     /// Taken when the reservation resolves.
     permit: Option<Permit>,
 }
@@ -63,52 +64,59 @@ impl Reservation {
     }
 
     pub fn rate(&self) -> &RateHeaders {
-        &self.rate
+        &self.admitted.rate
+    }
+
+    /// The shadow limits that would have refused this call.
+    pub fn shadowed(&self) -> &[Shadowed] {
+        &self.admitted.shadowed
     }
 
     /// Moves the hold to another candidate, all or nothing. Refused, the old hold stays as it was.
     pub async fn amend(&mut self, chain: &Arc<Chain>, demand: Demand) -> Result<(), Refused> {
-        let need = Amounts::of_demand(&demand);
         if let Some(refusal) = refusal::before_store(chain, &demand) {
             return Err(self.shared.refused(refusal));
         }
-        let rate = match (&mut self.permit, self.live.is_stored(), chain.is_free()) {
+        let admitted = match (&mut self.permit, self.live.is_stored(), chain.is_free()) {
             (Some(Permit::Unstored(ticket)), ..) => {
+                let need = Amounts::of_demand(&demand);
                 self.shared.outage.amend(ticket, chain, need, self.shared.store.gateways())?;
-                chain.rate()
+                self.shared.admitted(chain, &demand, &[], chain.rate())
             }
-            (_, false, true) => RateHeaders::default(),
-            (_, true, _) => self.swap(chain, need).await?,
-            (_, false, false) => self.first_hold(chain, need).await?,
+            (_, false, true) => self.shared.admitted(chain, &demand, &[], RateHeaders::default()),
+            (_, true, _) => self.swap(chain, &demand).await?,
+            (_, false, false) => self.first_hold(chain, &demand).await?,
         };
-        self.shared.stats.amended(Amounts::of_demand(&self.live.demand()).tokens(), need.tokens());
+        self.shared
+            .stats
+            .amended(Amounts::of_demand(&self.live.demand()).tokens(), Amounts::of_demand(&demand).tokens());
         self.live.amended(chain.clone(), demand);
-        self.rate = rate;
+        self.admitted = admitted;
         Ok(())
     }
 
-    async fn swap(&self, new: &Arc<Chain>, need: Amounts) -> Result<RateHeaders, Refused> {
-        let (old, ask) = (self.live.chain(), self.ask(need));
+    async fn swap(&self, new: &Arc<Chain>, demand: &Demand) -> Result<Admitted, Refused> {
+        let (old, ask) = (self.live.chain(), self.ask(demand));
         let amend = self.shared.store.amend(&old, new, &ask);
         let answer = self.shared.stats.timed(Operation::Amend, amend).await.map_err(Refused::Store)?;
         if matches!(answer.status, Status::Absent | Status::Buried) {
             let lost = StoreError::Refused("the lease expired before it could be amended".to_owned());
             return Err(Refused::Store(lost));
         }
-        self.shared.judged(new, &need, &answer)
+        self.shared.judged(new, demand, &answer)
     }
 
     /// The first candidate had no limits, so nothing is held yet.
-    async fn first_hold(&self, chain: &Arc<Chain>, need: Amounts) -> Result<RateHeaders, Refused> {
-        let answer = self.shared.ask(chain, &self.ask(need)).await.map_err(Refused::Store)?;
-        let rate = self.shared.judged(chain, &need, &answer)?;
+    async fn first_hold(&self, chain: &Arc<Chain>, demand: &Demand) -> Result<Admitted, Refused> {
+        let answer = self.shared.ask(chain, &self.ask(demand)).await.map_err(Refused::Store)?;
+        let admitted = self.shared.judged(chain, demand, &answer)?;
         self.live.stored();
         self.shared.watch(&self.live);
-        Ok(rate)
+        Ok(admitted)
     }
 
-    fn ask(&self, need: Amounts) -> Ask {
-        Ask { id: self.live.id, need, hold: self.shared.hold() }
+    fn ask(&self, demand: &Demand) -> Ask {
+        Ask { id: self.live.id, need: Amounts::of_demand(demand), hold: self.shared.hold() }
     }
 
     /// The request is about to leave for the upstream. From here a crash charges by policy and a drop charges the prompt.
@@ -165,14 +173,14 @@ impl Pending {
         Self { shared, chain, id, permit: Some(permit) }
     }
 
-    pub fn held(&mut self, demand: Demand, rate: RateHeaders) -> Reservation {
+    pub fn held(&mut self, demand: Demand, admitted: Admitted) -> Reservation {
         let live = Arc::new(Live::new(self.id, self.chain.clone(), demand, self.shared.options.undispatched_ttl));
         if !self.chain.is_free() {
             live.stored();
             self.shared.watch(&live);
         }
         self.shared.stats.reserved(Amounts::of_demand(&demand).tokens());
-        Reservation { shared: self.shared.clone(), live, rate, permit: self.permit.take() }
+        Reservation { shared: self.shared.clone(), live, admitted, permit: self.permit.take() }
     }
 
     /// Admitted while the store is down. A hold that it may have taken all the same is cancelled when this is dropped.
@@ -180,7 +188,8 @@ impl Pending {
         let live = Arc::new(Live::new(self.id, self.chain.clone(), demand, self.shared.options.undispatched_ttl));
         self.shared.stats.reserved(Amounts::of_demand(&demand).tokens());
         let permit = Some(Permit::Unstored(Box::new(ticket)));
-        Reservation { shared: self.shared.clone(), live, rate: self.chain.rate(), permit }
+        let admitted = self.shared.admitted(&self.chain, &demand, &[], self.chain.rate());
+        Reservation { shared: self.shared.clone(), live, admitted, permit }
     }
 
     pub fn nothing_held(&mut self) {

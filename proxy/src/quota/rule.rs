@@ -201,12 +201,19 @@ pub struct Rule {
     pub limits: Vec<Limit>,
     pub ceilings: Ceilings,
     pub on_store_failure: OnStoreFailure,
+    /// Counted, and never refuses: what it would have refused is told.
+    pub shadow: bool,
 }
 
 impl Rule {
     /// The default of its level, which any other matching rule replaces.
     pub(super) fn is_default(&self) -> bool {
         self.level != Level::Global && self.matcher.text == "*"
+    }
+
+    /// What it says of a call while the store is down. A shadow rule refuses nothing, then as ever.
+    pub(crate) fn without_store(&self) -> OnStoreFailure {
+        if self.shadow { OnStoreFailure::Open } else { self.on_store_failure }
     }
 
     /// Bound to some models only, so that another model may still fit when this rule refuses.
@@ -325,6 +332,7 @@ mod tests {
             limits: vec![],
             ceilings: Ceilings::default(),
             on_store_failure: OnStoreFailure::default(),
+            shadow: false,
         }
     }
 

@@ -46,6 +46,9 @@ struct Latency {
     errors: AtomicU64,
 }
 
+/// By level and label of the limit.
+type Refusals = BTreeMap<(Level, String), u64>;
+
 #[derive(Debug, Default)]
 pub struct Stats {
     books: Mutex<Books>,
@@ -54,7 +57,8 @@ pub struct Stats {
     lost: AtomicU64,
     reasserted: AtomicU64,
     reclaimed_leases: AtomicU64,
-    refusals: Mutex<BTreeMap<(Level, String), u64>>,
+    refusals: Mutex<Refusals>,
+    shadow_refusals: Mutex<Refusals>,
     latency: [Latency; Operation::ALL.len()],
 }
 
@@ -97,7 +101,9 @@ pub struct Snapshot {
     /// Renewals that found a store without its memory.
     pub reasserts: u64,
     pub reclaimed_leases: u64,
-    pub refusals: BTreeMap<(Level, String), u64>,
+    pub refusals: Refusals,
+    /// What shadow limits would have refused.
+    pub shadow_refusals: Refusals,
     pub store: Vec<StoreLatency>,
     pub outage: Figures,
 }
@@ -172,13 +178,11 @@ impl Stats {
     }
 
     pub(super) fn refused(&self, level: Level, limit: &str) {
-        let mut refusals = self.refusals.lock().unwrap_or_else(PoisonError::into_inner);
-        match refusals.get_mut(&(level, limit.to_owned())) {
-            Some(count) => *count += 1,
-            None => {
-                refusals.insert((level, limit.to_owned()), 1);
-            }
-        }
+        one_more(&self.refusals, level, limit);
+    }
+
+    pub(super) fn shadowed(&self, level: Level, limit: &str) {
+        one_more(&self.shadow_refusals, level, limit);
     }
 
     pub(super) fn live_leases(&self) -> u64 {
@@ -227,9 +231,24 @@ impl Stats {
             lost_leases: read(&self.lost),
             reasserts: read(&self.reasserted),
             reclaimed_leases: read(&self.reclaimed_leases),
-            refusals: self.refusals.lock().unwrap_or_else(PoisonError::into_inner).clone(),
+            refusals: read_refusals(&self.refusals),
+            shadow_refusals: read_refusals(&self.shadow_refusals),
             store: Operation::ALL.map(latency).to_vec(),
             outage,
+        }
+    }
+}
+
+fn read_refusals(refusals: &Mutex<Refusals>) -> Refusals {
+    refusals.lock().unwrap_or_else(PoisonError::into_inner).clone()
+}
+
+fn one_more(refusals: &Mutex<Refusals>, level: Level, limit: &str) {
+    let mut refusals = refusals.lock().unwrap_or_else(PoisonError::into_inner);
+    match refusals.get_mut(&(level, limit.to_owned())) {
+        Some(count) => *count += 1,
+        None => {
+            refusals.insert((level, limit.to_owned()), 1);
         }
     }
 }

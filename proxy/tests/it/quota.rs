@@ -1,5 +1,6 @@
 //! Quotas on both stores. A missing redis-server is a failure, never a skip.
 
+mod balance;
 mod calls;
 mod concurrency;
 mod damage;
@@ -10,6 +11,7 @@ mod outages;
 mod policies;
 pub mod redis_server;
 mod rig;
+mod shadow;
 mod slots;
 mod slow_link;
 mod speed;

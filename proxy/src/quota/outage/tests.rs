@@ -7,7 +7,7 @@ use crate::quota::rule::{Ceilings, Limit, Pattern, Rule, Subject};
 
 fn rule(level: Level, limit: Limit, on_store_failure: OnStoreFailure) -> Rule {
     let (matcher, ceilings) = (Pattern::any(), Ceilings::default());
-    Rule { level, matcher, models: vec![], name: None, limits: vec![limit], ceilings, on_store_failure }
+    Rule { level, matcher, models: vec![], name: None, limits: vec![limit], ceilings, on_store_failure, shadow: false }
 }
 
 fn tokens(amount: u64) -> Limit {
@@ -37,6 +37,25 @@ fn one_closed_limit_closes_the_chain_and_open_ones_count_nothing() {
     let both = chain(&[open.clone(), closed], "ana");
     assert!(matches!(outage.admit(&both, need(1), 1, down()), Err(Refused::Store(error)) if error == down()));
     assert!(outage.admit(&chain(&[open], "ana"), need(1000), 1, down()).is_ok());
+}
+
+#[test]
+fn what_is_only_counted_closes_no_chain_and_has_no_slice() {
+    let outage = Outage::new(10);
+    for policy in [OnStoreFailure::Closed, SLICE] {
+        let shadow = Rule { shadow: true, ..rule(Level::User, tokens(1), policy) };
+        outage.admit(&chain(std::slice::from_ref(&shadow), "ana"), need(1000), 1, down()).expect("nothing is in force");
+        let beside = [shadow, rule(Level::Org, tokens(1000), SLICE)];
+        outage.admit(&chain(&beside, "ana"), need(20), 1, down()).expect("within the slice of the org");
+    }
+    let closed = [
+        Rule { shadow: true, ..rule(Level::User, tokens(1), OnStoreFailure::Open) },
+        rule(Level::Org, tokens(9), OnStoreFailure::Closed),
+    ];
+    assert!(
+        outage.admit(&chain(&closed, "ana"), need(1), 1, down()).is_err(),
+        "a rule in force stays closed beside it"
+    );
 }
 
 #[test]

@@ -79,6 +79,12 @@ impl Connection {
         Ok(ids.iter().filter_map(|id| LeaseId::parse(id)).collect())
     }
 
+    /// False if the key holds something else by now.
+    pub async fn exchange(&self, key: &str, old: &[u8], new: &[u8]) -> Result<bool, StoreError> {
+        let call = Call::plain(&SCRIPTS.exchange, vec![key.to_owned()]).arg(old).arg(new);
+        Ok(self.0.script::<i64>(call, self.0.timeout()).await? == 1)
+    }
+
     pub async fn leases(&self, tag: &str, ids: &[LeaseId]) -> Result<Vec<Option<Vec<u8>>>, StoreError> {
         let mut command = redis::cmd("MGET");
         for id in ids {

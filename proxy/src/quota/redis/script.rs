@@ -16,6 +16,7 @@ pub struct Scripts {
     pub expire: Source,
     pub due: Source,
     pub beat: Source,
+    pub exchange: Source,
 }
 
 /// A script's text and the digest by which the server knows it.
@@ -40,6 +41,7 @@ pub static SCRIPTS: LazyLock<Scripts> = LazyLock::new(|| Scripts {
     expire: script!("resolve.lua", "expire.lua"),
     due: Source::new(include_str!("../lua/due.lua")),
     beat: Source::new(include_str!("../lua/beat.lua")),
+    exchange: Source::new(include_str!("../lua/exchange.lua")),
 });
 
 impl Source {

@@ -25,7 +25,7 @@ use crate::quota::redis_server::RedisServer;
 const OK: &str = "{\"choices\":[],\"usage\":{\"prompt_tokens\":8,\"completion_tokens\":2}}";
 
 /// The operator's port of a rig.
-async fn admin(rig: &Rig) -> impl AsyncFn(&str) -> Answer {
+pub async fn admin(rig: &Rig) -> impl AsyncFn(&str) -> Answer {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
     let address = listener.local_addr().expect("bound");
     tokio::spawn(proxy::admin::serve(rig.proxy.clone(), listener, std::future::pending()));

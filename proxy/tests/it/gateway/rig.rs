@@ -8,7 +8,7 @@ use std::{
 };
 
 use proxy::{
-    Proxy, config,
+    Config, Proxy, StartError, config,
     quota::{Clock, Options, Quota, RedisOptions, Store},
 };
 use serde_json::Value;
@@ -30,6 +30,8 @@ pub struct Rig {
     pub address: SocketAddr,
     pub quota: Arc<Quota>,
     pub proxy: Arc<Proxy>,
+    /// The configuration it was started with.
+    pub text: String,
     log: tempfile::TempDir,
     stop: Option<oneshot::Sender<()>>,
     served: Option<JoinHandle<bool>>,
@@ -113,8 +115,7 @@ impl Rig {
             settings.upstreams.unwrap_or(one),
             settings.quotas.as_deref().unwrap_or(QUOTAS),
         );
-        let config = config::check(&text, "test.yaml", &HashMap::new())
-            .unwrap_or_else(|problems| panic!("{text}\n{problems:#?}"));
+        let config = checked(&text);
         let (store, redis) = match &settings.redis {
             Some(url) => (redis(url).await, None),
             None => settings.store.store().await,
@@ -126,7 +127,13 @@ impl Rig {
         let (stop, stopped) = oneshot::channel::<()>();
         let shutdown = async move { drop(stopped.await) };
         let served = tokio::spawn(proxy.clone().serve(listener, shutdown, Duration::from_secs(5)));
-        Self { address, quota, proxy, log, stop: Some(stop), served: Some(served), _redis: redis }
+        Self { address, quota, proxy, text, log, stop: Some(stop), served: Some(served), _redis: redis }
+    }
+
+    /// Puts an edited configuration in force.
+    pub fn edit(&self, from: &str, to: &str) -> Result<(), StartError> {
+        assert!(self.text.contains(from), "{from} in {}", self.text);
+        self.proxy.reload(&checked(&self.text.replace(from, to)))
     }
 
     /// Stops accepting; true if every call ended within the drain.
@@ -184,6 +191,10 @@ impl Rig {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     }
+}
+
+fn checked(text: &str) -> Config {
+    config::check(text, "test.yaml", &HashMap::new()).unwrap_or_else(|problems| panic!("{text}\n{problems:#?}"))
 }
 
 pub const KEY: (&str, &str) = ("authorization", "Bearer K");

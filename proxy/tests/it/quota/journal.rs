@@ -57,7 +57,7 @@ async fn open(folder: &Path, clock: &Clock) -> Store {
 /// Without the slots that say nothing: a journal does not keep what is as good as new.
 fn spoken(mut books: Audit) -> Audit {
     for account in books.accounts.values_mut() {
-        account.slots.retain(|_, (level, _)| *level != 0.0);
+        account.slots.retain(|_, (slot, _)| slot.level != 0.0);
     }
     books
 }

@@ -59,6 +59,7 @@ fn rules() -> Vec<Rule> {
         Limit { unit, amount, window: Window::Calendar { period: CalendarPeriod::Second, zone } }
     };
     let only = |model: &str, rule: Rule| Rule { models: vec![Pattern::new(model).unwrap()], ..rule };
+    let shadow = |rule: Rule| Rule { shadow: true, ..rule };
     vec![
         rule(Level::User, vec![bucket(Unit::Tokens, 700, 300, 170), Limit::concurrency(4)]),
         only("a", rule(Level::User, vec![bucket(Unit::Requests, 7, 90, 5)])),
@@ -66,6 +67,8 @@ fn rules() -> Vec<Rule> {
         rule(Level::Org, vec![calendar(Unit::Tokens, 400), bucket(Unit::InputTokens, 1000, 700, 300)]),
         only("a", rule(Level::Org, vec![Limit::lifetime(Unit::NanoUsd, 40_000_000)])),
         rule(Level::Global, vec![Limit::lifetime(Unit::Tokens, 5000), calendar(Unit::Requests, 20)]),
+        shadow(rule(Level::Org, vec![calendar(Unit::Tokens, 30), bucket(Unit::Requests, 9, 200, 2)])),
+        shadow(only("a", rule(Level::App, vec![bucket(Unit::Tokens, 10, 100, 0), Limit::concurrency(1)]))),
     ]
 }
 
@@ -181,7 +184,7 @@ impl Pair {
             let theirs = redis.accounts.get(key);
             prop_assert_eq!(theirs.map(|a| a.totals).unwrap_or_default(), account.totals, "{}", key);
             for (id, Slot { level, .. }) in &account.slots {
-                let stored = theirs.and_then(|a| a.slots.get(id)).map_or(0.0, |(level, _)| *level);
+                let stored = theirs.and_then(|a| a.slots.get(id)).map_or(0.0, |(slot, _)| slot.level);
                 prop_assert_eq!(stored.to_bits(), level.to_bits(), "{} {:?}", key, id);
             }
         }

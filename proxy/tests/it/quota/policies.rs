@@ -147,10 +147,28 @@ async fn an_open_rule_costs_one_bounded_wait_and_what_was_used_is_charged_later(
     let found = books(&quota).await;
     assert!(found.is_balanced(), "{:?}", found.faults());
     let account = found.accounts.values().next().unwrap();
-    let mut levels: Vec<f64> = account.slots.values().map(|(level, _)| *level).collect();
+    let mut levels: Vec<f64> = account.slots.values().map(|(slot, _)| slot.level).collect();
     levels.sort_by(f64::total_cmp);
     assert_eq!(levels, [0.0, 501.0, 501.0 * 70.0, (501 * PRICE.cost(60, 10)) as f64]);
     assert_eq!((account.totals.settled, account.totals.held()), (501.0 * 70.0, 0.0));
+}
+
+#[tokio::test]
+async fn what_is_only_counted_refuses_nothing_when_the_store_is_down_and_counts_it_later() {
+    let server = RedisServer::start();
+    let shadow = |policy, level, amount| Rule { shadow: true, ..on_failure(policy, level, &[tokens(amount)]) };
+    let slice = OnStoreFailure::Slice(0.01);
+    let quota = gateway(&server.url(), vec![shadow(CLOSED, Level::User, 5), shadow(slice, Level::Org, 5)]).await;
+    server.freeze();
+    assert_eq!(spend(&quota, 30).await, 30);
+    assert!(matches!(quota.ready(), Ok(Readiness::Degraded(_))));
+    // Beside a rule in force it changes nothing of what that says.
+    quota.adopt(vec![shadow(OPEN, Level::User, 5), on_failure(CLOSED, Level::Org, &[tokens(100)])]);
+    assert!(matches!(reserve(&quota, demand(1, 0)).await, Err(Refused::Store(_))));
+    assert!(quota.ready().is_err());
+    server.thaw();
+    back(&[&quota]).await;
+    assert_eq!(levels(&books(&quota).await), [30.0, 30.0]);
 }
 
 #[tokio::test]

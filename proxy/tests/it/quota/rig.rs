@@ -118,7 +118,7 @@ pub fn ana() -> Subject {
 
 pub fn rule(level: Level, limits: Vec<Limit>) -> Rule {
     let (matcher, ceilings, on_store_failure) = (Pattern::any(), Ceilings::default(), OnStoreFailure::Closed);
-    Rule { level, matcher, models: vec![], name: None, limits, ceilings, on_store_failure }
+    Rule { level, matcher, models: vec![], name: None, limits, ceilings, on_store_failure, shadow: false }
 }
 
 /// The same limits at all four levels.
@@ -189,7 +189,7 @@ pub async fn books(quota: &Quota) -> Audit {
 /// Levels of the only limit of every account that has been used, and that the books balance.
 pub fn levels(audit: &Audit) -> Vec<f64> {
     assert!(audit.is_balanced(), "{:#?}", audit.faults());
-    audit.accounts.values().flat_map(|account| account.slots.values().map(|(level, _)| *level)).collect()
+    audit.accounts.values().flat_map(|account| account.slots.values().map(|(slot, _)| slot.level)).collect()
 }
 
 pub fn totals(audit: &Audit) -> Vec<Totals> {

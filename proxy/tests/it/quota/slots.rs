@@ -34,7 +34,7 @@ async fn an_account_outlives_any_number_of_rules(rig: &Rig) {
         rig.pass(Duration::from_millis(1)).await;
     }
     let account = audit(&store).await.unwrap().accounts.into_values().next().unwrap();
-    assert_eq!(account.slots.values().filter(|(level, _)| *level > 0.0).count(), 255);
+    assert_eq!(account.slots.values().filter(|(slot, _)| slot.level > 0.0).count(), 255);
     assert_eq!(account.totals.settled, 3100.0, "what was counted stays counted");
     assert_eq!(peek(&store, &generation(0)).await, [0.0], "the stalest goes first");
     for kept in [60, 299] {
