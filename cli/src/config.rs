@@ -68,7 +68,12 @@ pub fn load(file: &Path) -> anyhow::Result<Config> {
 
 fn check(file: &Path) -> anyhow::Result<Result<Config, Vec<Problem>>> {
     let text = fs::read_to_string(file).with_context(|| format!("cannot read {}", file.display()))?;
-    Ok(proxy::config::check(&text, &file.display().to_string(), &environment::all()))
+    Ok(check_text(&text, file))
+}
+
+/// `file` is only for messages.
+pub fn check_text(text: &str, file: &Path) -> Result<Config, Vec<Problem>> {
+    proxy::config::check(text, &file.display().to_string(), &environment::all())
 }
 
 fn check_json(file: &Path) -> anyhow::Result<()> {

@@ -13,6 +13,7 @@ mod model;
 mod output;
 mod process;
 mod quota;
+mod reload;
 mod runtime;
 mod serve;
 mod signals;

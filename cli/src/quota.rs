@@ -1,5 +1,8 @@
-//! `penstock quota`: looks into the shared quota store from outside. The embedded store lives inside its gateway, whose
+//! `penstock quota`: looks into the shared quota store from outside, and tries quotas on a log. The embedded store lives inside its gateway, whose
 //! metrics tell the same.
+
+mod replay;
+mod show;
 
 use std::{path::PathBuf, time::Duration};
 
@@ -8,14 +11,14 @@ use clap::{Args as ClapArgs, Subcommand};
 use proxy::{
     config::StoreUrl,
     quota::{
-        RedisOptions, Store,
-        audit::{self, AccountAudit, Audit},
+        Chain, RedisOptions, Store,
+        audit::{self, Audit},
         redis::RedisStore,
     },
 };
-use serde_json::{Value, json};
 
 use crate::{config, output, runtime};
+use show::Shown;
 
 const SHOW_EXAMPLES: &str = "\
 Examples:
@@ -36,12 +39,21 @@ pub struct Args {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Show what each account reserved, used and got back, and what live calls hold
+    /// Show what is left of each limit, who holds, and what each account reserved, used and got back
     #[command(after_help = SHOW_EXAMPLES)]
     Show(At),
     /// Check that the books balance to the token; exit code 1 if they do not
     #[command(after_help = "Example: penstock quota check --config penstock.yaml")]
-    Check(At),
+    Check {
+        #[command(flatten)]
+        at: At,
+        /// Make the books of accounts that do not balance agree with the live leases
+        #[arg(long)]
+        fix: bool,
+    },
+    /// Say who would have been refused: an access log through the quotas of a configuration
+    #[command(after_help = replay::EXAMPLES)]
+    Replay(replay::Args),
 }
 
 #[derive(Debug, ClapArgs)]
@@ -59,98 +71,96 @@ struct At {
 
 pub fn run(args: Args) -> anyhow::Result<()> {
     match args.command {
-        Command::Show(at) => show(&runtime::run(None, at.audit())?, at.json),
-        Command::Check(at) => check(&runtime::run(None, at.audit_until_balanced())?, at.json),
+        Command::Show(at) => show(&at),
+        Command::Check { at, fix } => check(&at, fix),
+        Command::Replay(args) => replay::run(&args),
     }
+}
+
+/// Which store is meant, and what the configuration, if one is given, knows of its accounts.
+struct Target {
+    url: String,
+    chains: Vec<Chain>,
 }
 
 impl At {
-    async fn open(&self) -> anyhow::Result<Store> {
-        let url = match &self.config {
-            Some(file) => match config::load(file)?.store {
-                StoreUrl::Redis(url) => url,
-                StoreUrl::Memory => anyhow::bail!(
-                    "{}: `store: memory` lives inside its gateway; see penstock_quota_* in the gateway's /metrics",
-                    file.display()
-                ),
-            },
-            None => self.store.clone().context("--store is missing")?,
+    fn target(&self) -> anyhow::Result<Target> {
+        let Some(file) = &self.config else {
+            return Ok(Target { url: self.store.clone().context("--store is missing")?, chains: Vec::new() });
         };
-        Ok(Store::Redis(RedisStore::connect(&url, RedisOptions::default()).await?))
-    }
-
-    async fn audit(&self) -> anyhow::Result<Audit> {
-        Ok(audit::audit(&self.open().await?).await?)
-    }
-
-    async fn audit_until_balanced(&self) -> anyhow::Result<Audit> {
-        let store = self.open().await?;
-        let mut found = audit::audit(&store).await?;
-        for _ in 1..AUDITS {
-            if found.is_balanced() {
-                break;
-            }
-            tokio::time::sleep(BETWEEN_AUDITS).await;
-            found = audit::audit(&store).await?;
+        let config = config::load(file)?;
+        match &config.store {
+            StoreUrl::Redis(url) => Ok(Target { url: url.clone(), chains: show::chains(&config) }),
+            StoreUrl::Memory => anyhow::bail!(
+                "{}: `store: memory` lives inside its gateway; see penstock_quota_* in the gateway's /metrics",
+                file.display()
+            ),
         }
-        Ok(found)
     }
 }
 
-fn show(audit: &Audit, as_json: bool) -> anyhow::Result<()> {
-    if as_json {
-        return output::json(&in_json(audit));
-    }
-    let columns = ["reserved", "settled", "refunded", "expired", "held"];
-    output::line(&format!("{:<40} {}", "account", columns.map(|name| format!("{name:>14}")).join("")))?;
-    for (key, account) in &audit.accounts {
-        let figures = figures(account).map(|(_, value)| format!("{value:>14}")).join("");
-        output::line(&format!("{key:<40} {figures}"))?;
-    }
-    output::line(&summary(audit))
+async fn open(url: &str) -> anyhow::Result<Store> {
+    Ok(Store::Redis(RedisStore::connect(url, RedisOptions::default()).await?))
 }
 
-fn check(audit: &Audit, as_json: bool) -> anyhow::Result<()> {
-    if as_json {
-        output::json(&in_json(audit))?;
-    } else if audit.is_balanced() {
-        output::line(&format!("balanced: {}", summary(audit)))?;
+async fn audited(store: &Store, chains: &[Chain]) -> anyhow::Result<Audit> {
+    let mut found = audit::audit(store).await?;
+    found.know(chains);
+    Ok(found)
+}
+
+async fn audit_until_balanced(store: &Store, chains: &[Chain]) -> anyhow::Result<Audit> {
+    let mut found = audited(store, chains).await?;
+    for _ in 1..AUDITS {
+        if found.is_balanced() {
+            break;
+        }
+        tokio::time::sleep(BETWEEN_AUDITS).await;
+        found = audited(store, chains).await?;
     }
-    if audit.is_balanced() {
-        return Ok(());
+    Ok(found)
+}
+
+fn show(at: &At) -> anyhow::Result<()> {
+    let target = at.target()?;
+    let audit = runtime::run(None, async { audited(&open(&target.url).await?, &target.chains).await })?;
+    let shown = Shown::new(audit, &target.chains);
+    if at.json { output::json(&shown.json()) } else { shown.print() }
+}
+
+/// What one audit found, what was mended of it, and what another one found then.
+struct Checked {
+    faults: Vec<String>,
+    repaired: Vec<String>,
+    audit: Audit,
+}
+
+async fn checked(target: &Target, fix: bool) -> anyhow::Result<Checked> {
+    let store = open(&target.url).await?;
+    let audit = audit_until_balanced(&store, &target.chains).await?;
+    let faults = audit.faults();
+    if !fix || faults.is_empty() {
+        return Ok(Checked { faults, repaired: Vec::new(), audit });
     }
-    audit.faults().iter().for_each(|fault| output::note(fault));
-    Err(output::Shown.into())
+    let repaired = audit::repair(&store, &audit).await?;
+    Ok(Checked { faults, repaired, audit: audit_until_balanced(&store, &target.chains).await? })
 }
 
-fn figures(account: &AccountAudit) -> [(&'static str, f64); 5] {
-    let totals = &account.totals;
-    [
-        ("reserved", totals.reserved),
-        ("settled", totals.settled),
-        ("refunded", totals.refunded),
-        ("expired", totals.expired),
-        ("held", account.live_tokens),
-    ]
-}
-
-fn summary(audit: &Audit) -> String {
-    let Audit { accounts, live_leases, expired_leases } = audit;
-    format!("{} accounts, {live_leases} live leases, {expired_leases} expired ones still remembered", accounts.len())
-}
-
-fn in_json(audit: &Audit) -> Value {
-    let accounts = audit.accounts.iter().map(|(key, account)| {
-        let mut value: serde_json::Map<String, Value> =
-            figures(account).into_iter().map(|(name, value)| (format!("{name}_tokens"), value.into())).collect();
-        value.insert("leaked_tokens".to_owned(), account.leaked().into());
-        (key.clone(), Value::from(value))
-    });
-    json!({
-        "balanced": audit.is_balanced(),
-        "leaked_tokens": audit.leaked(),
-        "live_leases": audit.live_leases,
-        "expired_leases": audit.expired_leases,
-        "accounts": accounts.collect::<serde_json::Map<_, _>>(),
-    })
+fn check(at: &At, fix: bool) -> anyhow::Result<()> {
+    let target = at.target()?;
+    let Checked { faults, repaired, audit } = runtime::run(None, checked(&target, fix))?;
+    let shown = Shown::new(audit, &target.chains);
+    let balanced = shown.audit.is_balanced();
+    faults.iter().for_each(|fault| output::note(fault));
+    if at.json {
+        let mut value = shown.json();
+        (value["faults"], value["repaired"]) = (faults.into(), repaired.into());
+        output::json(&value)?;
+    } else {
+        repaired.iter().try_for_each(|key| output::line(&format!("{key}: repaired")))?;
+        if balanced {
+            output::line(&format!("balanced: {}", shown.summary()))?;
+        }
+    }
+    if balanced { Ok(()) } else { Err(output::Shown.into()) }
 }

@@ -8,12 +8,14 @@ use clap::Args as ClapArgs;
 use crate::{
     config,
     gateway::{self, Listeners},
-    huge_text, process, runtime,
+    huge_text, process,
+    reload::Watch,
+    runtime,
     signals::Signals,
     telemetry,
 };
 
-/// Run the gateway
+/// Run the gateway; it reads its configuration again when that changes, or on SIGHUP
 #[derive(Debug, ClapArgs)]
 #[command(after_help = "Example: penstock serve --config penstock.yaml")]
 pub struct Args {
@@ -37,6 +39,15 @@ pub fn run(args: Args) -> anyhow::Result<()> {
         let proxy = gateway::start(&config).await?;
         let (api, admin) = (listeners.api_address()?, listeners.admin_address()?);
         tracing::info!(%api, %admin, "listening");
-        gateway::serve(proxy, listeners, shutdown, config.limits.drain).await
+        let drain = config.limits.drain;
+        let watch = Watch::new(proxy.clone(), args.config, config)?;
+        let watch = tokio::spawn(async {
+            if let Err(error) = watch.run().await {
+                tracing::error!("the configuration is no longer watched: {error:#}");
+            }
+        });
+        let served = gateway::serve(proxy, listeners, shutdown, drain).await;
+        watch.abort();
+        served
     })
 }
