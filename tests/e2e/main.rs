@@ -1,10 +1,12 @@
 //! Promises to users, kept against real processes. One file for each promise; the harness is the `tests` library.
 
+mod alerts;
 mod bad_input;
 mod clients;
 mod conformance;
 mod exact;
 mod killed_gateway;
+mod operator;
 mod relay;
 mod soak;
 mod up;

@@ -58,6 +58,11 @@ impl Process {
         self.signal("-INT");
     }
 
+    /// SIGHUP: a wish to read its configuration again.
+    pub fn hang_up(&self) {
+        self.signal("-HUP");
+    }
+
     /// What a Ctrl-C in a terminal sends: to it and to all that it started, if it leads a process group.
     pub fn interrupt_group(&self) {
         self.shell_kill("-INT", &format!("-{}", self.id()));
