@@ -18,6 +18,7 @@ pub mod calendar;
 pub mod chain;
 mod changes;
 mod codec;
+pub(crate) mod identity;
 mod journal;
 mod keeper;
 pub mod lease;

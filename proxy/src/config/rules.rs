@@ -9,7 +9,7 @@ use super::{
 };
 use crate::quota::{
     Ceilings, Level, Limit, MAX_AMOUNT, OnStoreFailure, Pattern, Price, Rule, Subject, Unit, Window, account::LimitId,
-    calendar::CalendarPeriod, chain,
+    calendar::CalendarPeriod, chain, identity,
 };
 
 /// A rule and where it stands, for the checks that follow.
@@ -233,7 +233,7 @@ pub(super) fn cross_check(at: At<'_>, rules: &[Placed], models: &[Model], keys: 
 
 /// Rules per model add up in the account of a subject, which has room for so many.
 fn too_many(at: At<'_>, rules: &[Placed], subjects: &[Subject]) {
-    let slots: Vec<Vec<_>> = rules.iter().map(|placed| chain::slots(&placed.rule).collect()).collect();
+    let slots: Vec<Vec<_>> = rules.iter().map(|placed| identity::slots(&placed.rule).collect()).collect();
     if slots.iter().map(Vec::len).sum::<usize>() <= chain::MOST_LIMITS {
         return;
     }

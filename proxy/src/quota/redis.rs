@@ -10,8 +10,9 @@ use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 
 use super::account::Amounts;
-use super::chain::{Chain, GLOBAL_TAG};
+use super::chain::Chain;
 use super::codec::{self, PackedLease};
+use super::identity::GLOBAL_TAG;
 use super::lease::{LeaseId, OnExpiry};
 use super::ledger::{CANCELLED_FOR, EXPIRED_FOR};
 use super::secret::Secret;

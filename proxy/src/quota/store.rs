@@ -6,7 +6,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::account::Amounts;
-use super::chain::{Chain, GLOBAL_TAG};
+use super::chain::Chain;
+use super::identity::GLOBAL_TAG;
 use super::journal::JournalError;
 use super::lease::{LeaseId, OnExpiry};
 use super::memory::{Clock, MemoryStore};

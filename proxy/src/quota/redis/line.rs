@@ -14,7 +14,7 @@ use super::gateways::{BEAT_COUNTS, Gateways};
 use super::patience::{Waiting, second_look};
 use super::probe::TAG as PROBE_TAG;
 use super::script::{Call, SCRIPTS, gateways_key};
-use crate::quota::chain::GLOBAL_TAG;
+use crate::quota::identity::GLOBAL_TAG;
 use crate::quota::lease::LeaseId;
 use crate::quota::store::StoreError;
 

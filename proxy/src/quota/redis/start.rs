@@ -11,7 +11,7 @@ use super::RedisStore;
 use super::connection::{self, Connection};
 use super::line::Voice;
 use super::probe::{self, Durability};
-use crate::quota::chain::GLOBAL_TAG;
+use crate::quota::identity::GLOBAL_TAG;
 use crate::quota::secret::Secret;
 use crate::quota::store::StoreError;
 
