@@ -50,8 +50,13 @@ impl<'a> At<'a> {
         None
     }
 
+    /// The value as messages show it: what came from the environment may be a secret, and stays out of them.
+    pub fn shown(&self) -> String {
+        self.node.value.describe()
+    }
+
     fn wrong<T>(&self, expected: &str, example: &str) -> Option<T> {
-        self.problem(format!("expected {expected}, found {}", self.node.value.describe()), format!("write {example}"))
+        self.problem(format!("expected {expected}, found {}", self.shown()), format!("write {example}"))
     }
 
     /// The fields of a mapping.
@@ -107,10 +112,9 @@ impl<'a> At<'a> {
         };
         match u64::try_from(value) {
             Ok(value) if (min..=max).contains(&value) => Some(value),
-            _ => self.problem(
-                format!("{} is out of range", self.node.value.describe()),
-                format!("write a number from {min} to {max}"),
-            ),
+            _ => {
+                self.problem(format!("{} is out of range", self.shown()), format!("write a number from {min} to {max}"))
+            }
         }
     }
 
@@ -125,10 +129,7 @@ impl<'a> At<'a> {
         if value.is_finite() && (0.0..=max).contains(&value) {
             return Some(value);
         }
-        self.problem(
-            format!("{} is out of range", self.node.value.describe()),
-            format!("write a number from 0 to {max}"),
-        )
+        self.problem(format!("{} is out of range", self.shown()), format!("write a number from 0 to {max}"))
     }
 
     /// One of `choices`, by name.
@@ -139,10 +140,7 @@ impl<'a> At<'a> {
         {
             return Some(*value);
         }
-        self.problem(
-            format!("unknown value {}", self.node.value.describe()),
-            format!("write one of {}", names.join(", ")),
-        )
+        self.problem(format!("unknown value {}", self.shown()), format!("write one of {}", names.join(", ")))
     }
 }
 

@@ -17,7 +17,7 @@ pub(super) struct Placed {
     pub rule: Rule,
     pub(super) place: Place,
     pub(super) path: String,
-    /// What `match` and `models` say, as written.
+    /// What `match` and `models` say, as messages show it.
     matcher: String,
     models: Vec<String>,
 }
@@ -47,30 +47,30 @@ pub(super) fn rule(at: At<'_>) -> Option<Placed> {
             }
         }
     }
-    let matcher = matcher?;
-    let written = matcher.as_str().to_owned();
-    let models_written = models.iter().map(|pattern| pattern.as_str().to_owned()).collect();
+    let (matcher, matcher_shown) = matcher?;
+    let (models, models_shown) = models.into_iter().unzip();
     let rule = Rule { level: level?, matcher, models, name, limits: kept, ceilings, on_store_failure, shadow };
-    Some(Placed { rule, place: at.node.place, path: at.path.to_owned(), matcher: written, models: models_written })
+    Some(Placed { rule, place: at.node.place, path: at.path.to_owned(), matcher: matcher_shown, models: models_shown })
 }
 
 /// `level: global` has one subject, so it takes no `match`; every other level needs one.
-fn matcher(fields: &mut Fields<'_>, level: Option<Level>) -> Option<Pattern> {
+fn matcher(fields: &mut Fields<'_>, level: Option<Level>) -> Option<(Pattern, String)> {
     if level == Some(Level::Global) {
         if let Some(entry) = fields.entry("match") {
             let path = format!("{}.match", fields.at().path);
             fields.at().report.problem(entry.place, &path, "level: global takes no match", "remove the field");
         }
-        return Some(Pattern::any());
+        return Some((Pattern::any(), String::new()));
     }
     fields.required("match", "\"*\"", pattern)
 }
 
-fn pattern(at: At<'_>) -> Option<Pattern> {
+/// The pattern, and how messages show it.
+fn pattern(at: At<'_>) -> Option<(Pattern, String)> {
     let text = at.text()?;
     match Pattern::new(&text) {
-        Ok(pattern) => Some(pattern),
-        Err(error) => at.problem(format!("not a name or a glob: {error}"), "write a name, a glob, or \"*\""),
+        Ok(pattern) => Some((pattern, at.shown())),
+        Err(error) => at.problem(format!("not a name or a glob: {}", error.kind()), "write a name, a glob, or \"*\""),
     }
 }
 
@@ -205,7 +205,7 @@ fn zone(at: At<'_>) -> Option<jiff::tz::TimeZone> {
     let name = at.text()?;
     match jiff::tz::TimeZone::get(&name) {
         Ok(zone) => Some(zone),
-        Err(_) => at.problem(format!("unknown time zone {name:?}"), "write an IANA name such as Europe/Lisbon"),
+        Err(_) => at.problem(format!("unknown time zone {}", at.shown()), "write an IANA name such as Europe/Lisbon"),
     }
 }
 
@@ -216,17 +216,17 @@ pub(super) fn cross_check(at: At<'_>, rules: &[Placed], models: &[Model], keys: 
     for placed in rules {
         dangling_models(at, placed, models);
         let applies = subjects.iter().any(|subject| placed.matches(subject));
-        if placed.rule.level != Level::Global && !is_glob(&placed.matcher) && !applies {
+        if placed.rule.level != Level::Global && !is_glob(placed.rule.matcher.as_str()) && !applies {
             let level = placed.rule.level.as_str();
             at.report.problem(
                 placed.place,
                 &format!("{}.match", placed.path),
-                format!("no key has the {level} {:?}", placed.matcher),
+                format!("no key has the {level} {}", placed.matcher),
                 format!("write the {level} of a key, or a glob"),
             );
         }
-        for model in models.iter().filter(|model| placed.covers(model)) {
-            never_fits(at, placed, model);
+        for (index, model) in models.iter().enumerate().filter(|(_, model)| placed.covers(model)) {
+            never_fits(at, placed, index, model);
         }
     }
 }
@@ -271,18 +271,19 @@ fn is_glob(text: &str) -> bool {
 
 fn dangling_models(at: At<'_>, placed: &Placed, models: &[Model]) {
     let known = |name: &str| models.iter().any(|model| model.name == name || model.aliases.iter().any(|a| a == name));
-    for name in placed.models.iter().filter(|name| !is_glob(name) && !known(name)) {
+    let unknown = |pattern: &Pattern| !is_glob(pattern.as_str()) && !known(pattern.as_str());
+    for (_, shown) in placed.rule.models.iter().zip(&placed.models).filter(|(pattern, _)| unknown(pattern)) {
         at.report.problem(
             placed.place,
             &format!("{}.models", placed.path),
-            format!("no model or alias is named {name:?}"),
+            format!("no model or alias is named {shown}"),
             "write the name of a model, an alias, or a glob",
         );
     }
 }
 
 /// A request without a cap would be refused for ever.
-fn never_fits(at: At<'_>, placed: &Placed, model: &Model) {
+fn never_fits(at: At<'_>, placed: &Placed, index: usize, model: &Model) {
     for limit in &placed.rule.limits {
         let most = match limit.window {
             Window::Bucket { burst, .. } => burst,
@@ -294,9 +295,8 @@ fn never_fits(at: At<'_>, placed: &Placed, model: &Model) {
                 placed.place,
                 &format!("{}.limits", placed.path),
                 format!(
-                    "default_max_tokens {} of model {:?} never fits {} of {most}",
+                    "default_max_tokens {} of models[{index}] never fits {} of {most}",
                     model.default_max_tokens,
-                    model.name,
                     limit.label()
                 ),
                 "raise the limit or its burst, or lower default_max_tokens",
@@ -315,7 +315,7 @@ impl Placed {
             Level::Global => return true,
         };
         match subject.path(rule.level) {
-            Some(path) if self.matcher.contains('/') => rule.matcher.matches(&path),
+            Some(path) if rule.matcher.as_str().contains('/') => rule.matcher.matches(&path),
             Some(_) => last.is_some_and(|name| rule.matcher.matches(name)),
             None => false,
         }

@@ -61,7 +61,9 @@ fn address(at: At<'_>) -> Option<SocketAddr> {
     let text = at.text()?;
     match text.parse() {
         Ok(address) => Some(address),
-        Err(_) => at.problem(format!("{text:?} is not an address"), "write an IP address and a port: 127.0.0.1:8080"),
+        Err(_) => {
+            at.problem(format!("{} is not an address", at.shown()), "write an IP address and a port: 127.0.0.1:8080")
+        }
     }
 }
 
@@ -78,8 +80,8 @@ fn store(at: At<'_>) -> Option<StoreUrl> {
         Some(("redis+sentinel" | "redis+cluster", _)) => {
             at.problem("Sentinel and Cluster are not built yet", "use one node: redis://host:6379/0")
         }
-        // The rest of an address may hold a password.
-        Some((scheme, _)) => at.problem(format!("unknown store {scheme}://"), "write memory, or redis://host:6379/0"),
+        // Not shown: an address may hold a password.
+        Some(_) => at.problem("unknown kind of store", "write memory, or redis://host:6379/0"),
         None => at.problem("the store is neither memory nor an address", "write memory, or redis://host:6379/0"),
     }
 }
@@ -176,7 +178,7 @@ fn tokenizer(at: At<'_>) -> Option<TokenizerSource> {
         Some(("gguf", path)) if !path.is_empty() => Some(TokenizerSource::Gguf(path.into())),
         Some(("file", path)) if !path.is_empty() => Some(TokenizerSource::File(path.into())),
         _ => at.problem(
-            format!("unknown tokenizer {text:?}"),
+            format!("unknown tokenizer {}", at.shown()),
             "write o200k_base, cl100k_base, gguf:PATH or file:PATH/tokenizer.json",
         ),
     }
@@ -199,13 +201,14 @@ fn slo(at: At<'_>) -> Option<Slo> {
 }
 
 fn upstreams(at: At<'_>) -> Option<Vec<Upstream>> {
-    let upstreams = at.list(upstream)?;
-    let mut seen = HashMap::new();
-    for upstream in &upstreams {
-        if seen.insert(upstream.name.as_str(), ()).is_some() {
-            at.problem::<()>(format!("two upstreams are named {:?}", upstream.name), "give each its own name");
+    let seen = RefCell::new(HashMap::new());
+    let upstreams = at.list(|at| {
+        let upstream = upstream(at)?;
+        if let Some(first) = seen.borrow_mut().insert(upstream.name.clone(), at.path.to_owned()) {
+            return at.problem(format!("the name is also that of {first}"), "give each upstream a name of its own");
         }
-    }
+        Some(upstream)
+    })?;
     if upstreams.is_empty() {
         return at.problem("the list is empty", "name at least one upstream");
     }
@@ -286,7 +289,7 @@ fn subject(at: At<'_>) -> Option<String> {
     let text = at.text()?;
     if text.contains(['/', '*']) || text.chars().any(char::is_control) || text.len() > 200 {
         return at.problem(
-            format!("{text:?} cannot be part of a subject path"),
+            format!("{} cannot be part of a subject path", at.shown()),
             "use a name of at most 200 bytes without / and *",
         );
     }
@@ -311,7 +314,7 @@ fn unique_names(fields: &mut Fields<'_>) {
             for node in names {
                 let Value::Text { text, .. } = &node.value else { continue };
                 if let Some(first) = taken.insert(text.clone(), path.clone()) {
-                    let message = format!("the model name {text:?} is already taken by {first}");
+                    let message = format!("the model name {} is already taken by {first}", node.value.describe());
                     report.problem(node.place, &path, message, "give each model and alias its own name");
                 }
             }

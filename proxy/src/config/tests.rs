@@ -108,7 +108,7 @@ fn each_mistake_names_place_field_and_cure() {
     for (added, expect) in [
         ("lisen: 1", "p.yaml:3:1: lisen: unknown key; did you mean `listen`?"),
         ("store: memory\nstore: memory", "p.yaml:4:1: store: the key is given twice"),
-        ("listen: 8080", "p.yaml:3:9: listen: \"8080\" is not an address; write an IP address and a port"),
+        ("listen: 8080", "p.yaml:3:9: listen: 8080 is not an address; write an IP address and a port"),
         ("limits: { body: 64mib }", "p.yaml:3:17: limits.body: expected a size"),
         ("limits: { body_budget: 1MiB }", "limits.body_budget: the budget of all bodies is smaller than one may be"),
         ("limits: { in_flight: 0 }", "limits.in_flight: 0 is out of range; write a number from 1 to"),
@@ -120,7 +120,7 @@ fn each_mistake_names_place_field_and_cure() {
         ("lease: 60s", "lease: expected a mapping"),
         ("store: redis+cluster://h", "store: Sentinel and Cluster are not built yet"),
         ("store: rediss://h", "store: TLS to the store is not built yet"),
-        ("store: postgres://h", "store: unknown store postgres://;"),
+        ("store: postgres://h", "store: unknown kind of store;"),
         ("store: nowhere", "store: the store is neither memory nor an address"),
         ("store: ${NOWHERE}", "store: the environment variable \"NOWHERE\" is not set"),
         ("tiers: [{ name: premium }]", "p.yaml:3:1: tiers: not built yet"),
@@ -190,6 +190,10 @@ fn each_mistake_in_a_model_or_key_is_named() {
     for (text, expect) in [
         ("keys: []", "models: the field is missing"),
         ("models: []\nkeys: [{ org: a }]", "keys[0]: the key has no secret"),
+        (
+            "keys: []\nmodels: [{ name: m, upstreams: [{ name: a, url: 'http://h' }, { name: a, url: 'http://i' }] }]",
+            "models[0].upstreams[1]: the name is also that of models[0].upstreams[0]",
+        ),
         ("models: []\nkeys: [{ secret: a, secret_sha256: b }]", "not a SHA-256 digest"),
         ("models: []\nkeys: [{ secret: a, org: a/b }]", "keys[0].org: \"a/b\" cannot be part of a subject path"),
         ("models: []\nkeys: [{ secret: a, tier: premium }]", "keys[0].tier: not built yet"),
@@ -243,6 +247,38 @@ fn no_message_and_no_debug_shows_a_secret() {
     assert!(!format!("{config:?}").contains("s3cret"), "{config:?}");
 }
 
+/// Every value of a whole file in turn, and the mistakes that quote names.
+#[test]
+fn what_comes_from_the_environment_is_in_no_message() {
+    let secret = "s3cret/*[";
+    let env: HashMap<String, String> = env().into_iter().chain([("SECRET".to_owned(), secret.to_owned())]).collect();
+    let model = |name: &str| format!("{{ name: {name}, upstreams: [{{ name: a, url: 'http://h/v1' }}] }}");
+    let rule = |fields: &str| format!("{MODELS}{KEYS}quotas: [{{ level: org, limits: [], {fields} }}]");
+    let mut texts = vec![
+        format!("models: [{}, {}]\n{KEYS}", model("\"${SECRET}\""), model("\"${SECRET}\"")),
+        format!(
+            "models: [{{ name: m, upstreams: [{0}, {0}] }}]\n{KEYS}",
+            "{ name: \"${SECRET}\", url: 'http://h/v1' }"
+        ),
+        rule("match: \"${PLAIN}\""),
+        rule("match: acme, models: [\"${PLAIN}\"]"),
+    ];
+    let value_starts = FULL.match_indices(": ").map(|(at, _)| at + 2).filter(|at| !FULL[*at..].starts_with(['{', '[']));
+    for start in value_starts {
+        let end = start + FULL[start..].find([',', ' ', '}', ']', '\n']).expect("the file ends with a line end");
+        texts.push(format!("{}\"${{SECRET}}\"{}", &FULL[..start], &FULL[end..]));
+    }
+    assert!(texts.len() > 40, "{texts:?}");
+    let env: HashMap<String, String> = env.into_iter().chain([("PLAIN".to_owned(), "s3cret".to_owned())]).collect();
+    for text in texts {
+        let said = match check(&text, "p.yaml", &env) {
+            Ok(config) => config.warnings,
+            Err(problems) => problems,
+        };
+        assert!(!format!("{said:?}").contains("s3cret"), "{text}\n{said:#?}");
+    }
+}
+
 #[test]
 fn all_mistakes_are_reported_at_once_in_the_order_of_the_file() {
     let found = problems("store: x\nlisen: y\nmodels: []\nkeys: []\nlease: { ttl: 0s }\n");
@@ -269,7 +305,7 @@ fn a_default_cap_that_can_never_fit_is_a_warning() {
     let text =
         format!("{MODELS}{KEYS}quotas: [{{ level: org, match: acme, limits: [{{ tokens: 1000, per: minute }}] }}]");
     let config = check(&text, "p.yaml", &env()).expect("a warning is not an error");
-    assert!(config.warnings[0].to_string().contains("default_max_tokens 1024 of model \"m\" never fits"));
+    assert!(config.warnings[0].to_string().contains("default_max_tokens 1024 of models[0] never fits"));
 }
 
 #[test]

@@ -102,7 +102,7 @@ pub(super) fn join(path: &str, key: &str) -> String {
 }
 
 impl Value {
-    /// What the reader sees, for "expected X, found Y".
+    /// What the reader sees, for "expected X, found Y": never what came from the environment.
     pub fn describe(&self) -> String {
         match self {
             Self::Null => "nothing".into(),

@@ -14,12 +14,11 @@ pub(super) fn duration(at: At<'_>) -> Option<Duration> {
     };
     match parsed {
         Some(duration) if !duration.is_zero() && duration <= MAX => Some(duration),
-        Some(_) => at.problem(
-            format!("{} is out of range", at.node.value.describe()),
-            "write a duration from 1ms to 366d, such as 30s",
-        ),
+        Some(_) => {
+            at.problem(format!("{} is out of range", at.shown()), "write a duration from 1ms to 366d, such as 30s")
+        }
         None => at.problem(
-            format!("expected a duration, found {}", at.node.value.describe()),
+            format!("expected a duration, found {}", at.shown()),
             "write a number with its unit: 250ms, 30s, 5m, 2h",
         ),
     }
@@ -59,12 +58,11 @@ pub(super) fn size(at: At<'_>) -> Option<usize> {
     };
     match parsed.map(usize::try_from) {
         Some(Ok(size)) if (1..=1 << 34).contains(&size) => Some(size),
-        Some(_) => at.problem(
-            format!("{} is out of range", at.node.value.describe()),
-            "write a size from 1B to 16GiB, such as 64MiB",
-        ),
+        Some(_) => {
+            at.problem(format!("{} is out of range", at.shown()), "write a size from 1B to 16GiB, such as 64MiB")
+        }
         None => at.problem(
-            format!("expected a size, found {}", at.node.value.describe()),
+            format!("expected a size, found {}", at.shown()),
             "write a number with its unit: 512KiB, 64MiB, 1GiB",
         ),
     }
