@@ -34,7 +34,7 @@ pub enum Error {
 fn said(refused: &Refused) -> String {
     match refused {
         Refused::Limit(refusal) => refusal.to_string(),
-        Refused::Store(error) => error.to_string(),
+        Refused::Store(error) => error.told(),
         Refused::Overloaded => BUSY.to_owned(),
     }
 }

@@ -26,7 +26,7 @@ use crate::{
     error::Error,
     events::Events,
     paths::Miss,
-    quota::{RateHeaders, Refusal, Refused, Unit},
+    quota::{RateHeaders, Refusal, Refused, StoreError, Unit},
     upstreams::Failure,
 };
 
@@ -198,12 +198,23 @@ where
         let (answer, events) = (self.inner.call(request), self.events.clone());
         Box::pin(async move {
             Ok(answer.await.unwrap_or_else(|failed| {
+                if let Error::Refused(Refused::Store(error)) = &failed.error {
+                    unanswered_by_store(error);
+                }
                 if !failed.counted {
                     events.answered(None, Failed::status_of(&failed.error).as_u16());
                 }
                 failed.answer()
             }))
         })
+    }
+}
+
+/// What the client is not told. An outage has its line already, when it begins.
+fn unanswered_by_store(error: &StoreError) {
+    match error {
+        StoreError::Refused(_) | StoreError::Unreadable(_) => tracing::warn!(%error, "a call is refused"),
+        _ => tracing::debug!(%error, "a call is refused"),
     }
 }
 
@@ -260,6 +271,23 @@ mod tests {
             || answer().headers()[names::RETRY_AFTER_MS].to_str().expect("digits").parse::<u64>().expect("a number");
         let seen: std::collections::HashSet<u64> = (0..1000).map(|_| ms()).collect();
         assert!(seen.iter().all(|ms| (1501..=1576).contains(ms)) && seen.len() > 40, "{seen:?}");
+    }
+
+    #[tokio::test]
+    async fn what_redis_says_and_where_it_is_stay_inside() {
+        let secret = || "10.0.0.7:6379 READONLY ERR".to_owned();
+        for error in [
+            StoreError::Unreachable(secret()),
+            StoreError::Broken(secret()),
+            StoreError::Refused(secret()),
+            StoreError::Unreadable(secret()),
+        ] {
+            let answer = Failed::from(Error::Refused(Refused::Store(error))).answer();
+            let body = http_body_util::BodyExt::collect(answer.into_body()).await.expect("a whole body").to_bytes();
+            let text = String::from_utf8_lossy(&body);
+            assert!(text.contains("quota_store_unavailable"), "{text}");
+            assert!(!text.contains("10.0.0.7") && !text.contains("READONLY"), "{text}");
+        }
     }
 
     #[test]

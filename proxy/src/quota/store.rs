@@ -108,6 +108,14 @@ impl StoreError {
         matches!(self, Self::Timeout(_) | Self::Unreachable(_) | Self::Broken(_))
     }
 
+    /// What a client may know: nothing of the store's address, nor of what its server said.
+    pub fn told(&self) -> String {
+        match self {
+            Self::SliceSpent(_) => self.to_string(),
+            _ => "the quota store cannot answer now, and a quota of this key admits nothing without it".to_owned(),
+        }
+    }
+
     /// The store never saw the call, so nothing can be held.
     pub fn is_unsent(&self) -> bool {
         matches!(self, Self::Unreachable(_) | Self::Refused(_))
