@@ -116,8 +116,11 @@ impl Model {
             Some(former) => former.counter.clone(),
             None => demand::load(&config.name, &config.tokenizer)?,
         };
-        let upstreams =
-            config.upstreams.iter().map(|upstream| Arc::new(Upstream::new(upstream, &config.name, events))).collect();
+        let upstream = |upstream: &config::Upstream| {
+            let known = former.and_then(|former| former.upstreams.iter().find(|known| known.name == upstream.name));
+            Arc::new(Upstream::new(upstream, &config.name, events, known.map(|known| &**known)))
+        };
+        let upstreams = config.upstreams.iter().map(upstream).collect();
         Ok(Self {
             name: config.name.clone(),
             aliases: config.aliases.clone(),
@@ -135,13 +138,16 @@ impl Model {
 }
 
 impl Upstream {
-    fn new(config: &config::Upstream, model: &str, events: &Events) -> Self {
+    /// The open connections of `former` serve on, if they lead to the same place.
+    fn new(config: &config::Upstream, model: &str, events: &Events, former: Option<&Self>) -> Self {
         let authorization = config.api_key.as_ref().map(|key| {
             let mut value = header_of(&format!("Bearer {key}"));
             value.set_sensitive(true);
             value
         });
         let path = |endpoint: Endpoint| origin_form(&config.url.join(endpoint.path()));
+        let origin = config.url.join("");
+        let pool = former.filter(|former| former.origin == origin).map(|former| former.pool.clone());
         Self {
             name: config.name.clone(),
             weight: config.weight,
@@ -151,8 +157,8 @@ impl Upstream {
             header: header_of(&config.name),
             is_engine: config.url.transport == config::Transport::Unix,
             received: events.received_bytes(model, &config.name),
-            origin: config.url.join(""),
-            pool: Arc::default(),
+            origin,
+            pool: pool.unwrap_or_default(),
             chat: path(Endpoint::ChatCompletions),
             completions: path(Endpoint::Completions),
             embeddings: path(Endpoint::Embeddings),

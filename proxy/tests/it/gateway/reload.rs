@@ -132,6 +132,24 @@ async fn keys_and_models_come_and_go_and_what_runs_ends_as_it_began() {
 }
 
 #[tokio::test]
+async fn connections_serve_on_while_they_lead_to_the_same_place() {
+    let (upstream, other) = (self::upstream().await, self::upstream().await);
+    let rig = Rig::start(&upstream).await;
+    assert_eq!(rig.chat(&chat("")).await.status, 200);
+    for (from, to) in [("api_key: UP", "api_key: OTHER"), ("tokens: 100000", "tokens: 90000")] {
+        rig.edit(from, to).expect("it can be loaded");
+        assert_eq!(rig.chat(&chat("")).await.status, 200);
+    }
+    let asked = upstream.asked();
+    assert!(asked.iter().all(|call| call.from == asked[0].from), "one connection for all: {asked:?}");
+    assert_eq!(asked[1].headers["authorization"], "Bearer OTHER");
+
+    rig.edit(&upstream.url(), &other.url()).expect("it can be loaded");
+    assert_eq!(rig.chat(&chat("")).await.status, 200);
+    assert_eq!((upstream.asked().len(), other.asked().len()), (3, 1));
+}
+
+#[tokio::test]
 async fn a_call_that_is_still_arriving_is_admitted_by_the_file_in_force_when_it_has() {
     let upstream = upstream().await;
     let rig = Rig::start(&upstream).await;

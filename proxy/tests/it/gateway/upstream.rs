@@ -30,6 +30,8 @@ pub struct Asked {
     pub line: String,
     pub headers: HashMap<String, String>,
     pub body: Vec<u8>,
+    /// The gateway's end of the connection.
+    pub from: SocketAddr,
     /// When the gateway closed the connection while the script waited for it.
     pub closed: Option<Instant>,
 }
@@ -127,7 +129,7 @@ async fn request(socket: &mut TcpStream) -> Option<Asked> {
             return None;
         }
     }
-    Some(Asked { line, headers, body, closed: None })
+    Some(Asked { line, headers, body, from: socket.peer_addr().ok()?, closed: None })
 }
 
 /// A whole answer.
