@@ -22,7 +22,7 @@ use crate::{
     huge_text,
     listen::{self, Address, Bound},
     output, process, runtime,
-    signals::Signals,
+    signals::{Hangup, Signals},
     telemetry,
 };
 
@@ -119,7 +119,7 @@ impl Args {
     async fn serve(self, threads: usize) -> anyhow::Result<()> {
         let path = self.model.context("--model is missing")?;
         let name = self.name.unwrap_or_else(|| file_stem(&path));
-        let shutdown = Signals::install()?.shutdown();
+        let shutdown = Signals::install(Hangup::Ends)?.shutdown();
         // The port first: what cannot work should fail before a large file is read. Until then answers are 503.
         let bound = listen::bind(&self.listen, "choose another address with --listen").await?;
         let Bound { listener, address, file: _socket_file } = bound;

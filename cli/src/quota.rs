@@ -1,5 +1,5 @@
-//! `penstock quota`: looks into the shared quota store from outside, and tries quotas on a log. The embedded store lives inside its gateway, whose
-//! metrics tell the same.
+//! `penstock quota`: looks into the shared quota store from outside, and tries quotas on a log. The embedded store lives
+//! inside its gateway, whose metrics tell the same.
 
 mod replay;
 mod show;

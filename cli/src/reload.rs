@@ -1,4 +1,4 @@
-//! Watches the configuration file of `serve` and puts its changes in force while calls run.
+//! Watches a configuration file and puts its changes in force while calls run.
 //!
 //! The content is compared, not the file: an editor saves by rename, a ConfigMap swaps a folder behind a symlink, and a
 //! file that is being written is half there. SIGHUP asks to read it at once, changed or not.
@@ -12,6 +12,7 @@ use proxy::{
 };
 use tokio::{
     signal::unix::{Signal, SignalKind, signal},
+    task::JoinHandle,
     time::{MissedTickBehavior, interval},
 };
 
@@ -23,12 +24,25 @@ const LOOK: Duration = Duration::from_millis(500);
 /// What a look saw: a digest of the content, or why there is none.
 type Seen = Result<[u8; 32], io::ErrorKind>;
 
+/// What the command makes of a file: `serve` takes it as it is, `up` adds its own to it.
+type Complete = Box<dyn Fn(Config) -> anyhow::Result<Config> + Send>;
+
 pub struct Watch {
     proxy: Arc<Proxy>,
     file: PathBuf,
     started: Config,
+    complete: Complete,
     settled: Settled,
     hangup: Signal,
+}
+
+/// A watch that runs.
+pub struct Watching(JoinHandle<()>);
+
+impl Drop for Watching {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
 }
 
 /// Tells a changed file from one that still changes.
@@ -47,14 +61,22 @@ impl Settled {
 }
 
 impl Watch {
-    /// `started`: what was read from `file` when the gateway started.
-    pub fn new(proxy: Arc<Proxy>, file: PathBuf, started: Config) -> io::Result<Self> {
+    /// `started`: what `complete` made of `file` when the gateway started.
+    pub fn new(proxy: Arc<Proxy>, file: PathBuf, started: Config, complete: Complete) -> io::Result<Self> {
         let settled = Settled { tried: Ok(started.digest), last: Ok(started.digest) };
-        Ok(Self { proxy, file, started, settled, hangup: signal(SignalKind::hangup())? })
+        Ok(Self { proxy, file, started, complete, settled, hangup: signal(SignalKind::hangup())? })
     }
 
-    /// Runs for as long as the gateway does.
-    pub async fn run(mut self) -> anyhow::Result<()> {
+    /// On the runtime, until what it returns is dropped.
+    pub fn start(self) -> Watching {
+        Watching(tokio::spawn(async {
+            if let Err(error) = self.run().await {
+                tracing::error!("the configuration is no longer watched: {error:#}");
+            }
+        }))
+    }
+
+    async fn run(mut self) -> anyhow::Result<()> {
         let mut looks = interval(LOOK);
         looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
@@ -90,6 +112,10 @@ impl Watch {
         let config = match config::check_text(&text, &self.file) {
             Ok(config) => config,
             Err(problems) => return self.refused(&problems.iter().map(Problem::to_string).collect::<Vec<_>>()),
+        };
+        let config = match (self.complete)(config) {
+            Ok(config) => config,
+            Err(error) => return self.refused(&[format!("{}: {error:#}", self.file.display())]),
         };
         if let Err(error) = self.proxy.reload(&config) {
             return self.told(&[format!("{}: {error}", self.file.display())]);

@@ -11,7 +11,7 @@ use crate::{
     huge_text, process,
     reload::Watch,
     runtime,
-    signals::Signals,
+    signals::{Hangup, Signals},
     telemetry,
 };
 
@@ -33,21 +33,14 @@ pub fn run(args: Args) -> anyhow::Result<()> {
     let config = config::load(&args.config)?;
     process::raise_open_files().context("cannot raise the limit of open files")?;
     runtime::run(args.workers, async {
-        let shutdown = Signals::install()?.shutdown();
+        let shutdown = Signals::install(Hangup::Rereads)?.shutdown();
         let cure = format!("change `listen` or `admin` in {}", args.config.display());
         let listeners = Listeners::bind(config.listen, config.admin, &cure).await?;
         let proxy = gateway::start(&config).await?;
         let (api, admin) = (listeners.api_address()?, listeners.admin_address()?);
         tracing::info!(%api, %admin, "listening");
         let drain = config.limits.drain;
-        let watch = Watch::new(proxy.clone(), args.config, config)?;
-        let watch = tokio::spawn(async {
-            if let Err(error) = watch.run().await {
-                tracing::error!("the configuration is no longer watched: {error:#}");
-            }
-        });
-        let served = gateway::serve(proxy, listeners, shutdown, drain).await;
-        watch.abort();
-        served
+        let _watching = Watch::new(proxy.clone(), args.config, config, Box::new(Ok))?.start();
+        gateway::serve(proxy, listeners, shutdown, drain).await
     })
 }

@@ -14,20 +14,21 @@ use std::{
 
 use anyhow::Context;
 use clap::Args as ClapArgs;
-use proxy::config::Config;
 
 use crate::{
     config, environment,
     gateway::{self, Listeners},
     huge_text,
     listen::Address,
-    model, output, process, runtime,
-    signals::Signals,
+    model, output, process,
+    reload::{Watch, Watching},
+    runtime,
+    signals::{Hangup, Signals},
     supervisor::{Engine, Supervised},
     telemetry,
 };
 use banner::Banner;
-use defaults::{Local, Setup};
+use defaults::{Complete, Local, Setup};
 use sockets::Sockets;
 
 const EXAMPLES: &str = "\
@@ -48,7 +49,8 @@ pub struct Args {
     /// Models to serve: smollm2, gemma3, or the name of a pulled file
     #[arg(long, value_name = "NAMES", value_delimiter = ',', default_value = "smollm2")]
     models: Vec<String>,
-    /// A gateway configuration to use instead of the built-in one; the models are added to it
+    /// A gateway configuration to use instead of the built-in one; the models are added to it. It is read again when it
+    /// changes, or on SIGHUP
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
 }
@@ -71,8 +73,8 @@ pub fn run(args: Args) -> anyhow::Result<()> {
         Sockets::make(&environment::runtime_dir()).context("cannot make a folder for the engines' sockets")?;
     let locals = locals(&names, sockets.path())?;
     let engines = start_engines(&locals)?;
-    let (config, demo_key) = setup.config(&locals)?;
-    let served = runtime.block_on(serve(config, demo_key, &locals, &engines, listeners));
+    let complete = setup.complete(&locals)?;
+    let served = runtime.block_on(serve(complete, args.config, &locals, &engines, listeners));
     runtime.shutdown_background();
     // The engines end now, after the gateway has drained.
     drop(engines);
@@ -114,13 +116,14 @@ fn start_engines(locals: &[Local]) -> anyhow::Result<Vec<Supervised>> {
 }
 
 async fn serve(
-    config: Config,
-    demo_key: Option<String>,
+    complete: Complete,
+    file: Option<PathBuf>,
     locals: &[Local],
     engines: &[Supervised],
     listeners: Listeners,
 ) -> anyhow::Result<()> {
-    let signals = Signals::install()?;
+    let Complete { config, demo_key, own } = complete;
+    let signals = Signals::install(if file.is_some() { Hangup::Rereads } else { Hangup::Ends })?;
     let mut shutdown = pin!(async {
         signals.shutdown().await;
         output::note("finishing the answers that run; press Ctrl-C again to stop at once");
@@ -134,5 +137,8 @@ async fn serve(
     engines.iter().for_each(Supervised::guard);
     let banner = Banner { listen: listeners.api_address()?, admin: listeners.admin_address()?, key: demo_key, locals };
     output::line(&banner.to_string())?;
-    gateway::serve(proxy, listeners, shutdown, config.limits.drain).await
+    let drain = config.limits.drain;
+    let watch = |file| Watch::new(proxy.clone(), file, config, Box::new(move |file| own.added_to(file)));
+    let _watching: Option<Watching> = file.map(watch).transpose()?.map(Watch::start);
+    gateway::serve(proxy, listeners, shutdown, drain).await
 }

@@ -56,23 +56,12 @@ impl Setup {
         self.admin.or(self.file.as_ref().map(|file| file.admin)).unwrap_or(ADMIN)
     }
 
-    /// Two models of one name would take each other's calls, so the names of local models must be new to the file.
+    /// Before anything is fetched: see [`refuse_taken`].
     pub fn refuse_taken(&self, names: &[&str]) -> anyhow::Result<()> {
-        for model in self.file.iter().flat_map(|file| &file.models) {
-            let mut given = std::iter::once(&model.name).chain(&model.aliases);
-            if let Some(taken) = given.find(|name| names.contains(&name.as_str())) {
-                anyhow::bail!(
-                    "`{taken}` is a local model (--models) and also a name or alias of model `{}` in the configuration \
-                     file: rename it there, or serve other models with --models",
-                    model.name
-                );
-            }
-        }
-        Ok(())
+        self.file.iter().try_for_each(|file| refuse_taken(file, names))
     }
 
-    /// The configuration to run, and the demo key if there is one: a file with keys of its own gets none.
-    pub fn config(self, locals: &[Local]) -> anyhow::Result<(Config, Option<String>)> {
+    pub fn complete(self, locals: &[Local]) -> anyhow::Result<Complete> {
         let data_dir = match &self.file {
             Some(file) => file.data_dir.clone(),
             None => environment::data_dir()?,
@@ -81,16 +70,59 @@ impl Setup {
         let key = demo_key(&data_dir)?;
         let built_in = parse(&yaml(&data_dir, &key, locals))?;
         let (listen, admin) = (self.listen(), self.admin());
-        let Some(file) = self.file else { return Ok((Config { listen, admin, ..built_in }, Some(key))) };
-
-        let mut config = Config { listen, admin, ..file };
-        config.models.extend(built_in.models);
-        if !config.keys.is_empty() {
-            return Ok((config, None));
-        }
-        config.keys = built_in.keys;
-        Ok((config, Some(key)))
+        let own = Own { listen: self.listen, admin: self.admin, built_in };
+        let Some(file) = self.file else {
+            let config = Config { listen, admin, ..own.built_in.clone() };
+            return Ok(Complete { config, demo_key: Some(key), own });
+        };
+        let demo_key = file.keys.is_empty().then_some(key);
+        Ok(Complete { config: own.added_to(file)?, demo_key, own })
     }
+}
+
+/// What to run.
+pub struct Complete {
+    pub config: Config,
+    /// A file with keys of its own gets none.
+    pub demo_key: Option<String>,
+    pub own: Own,
+}
+
+/// What `up` brings to a configuration file, whenever that is read: addresses of its flags, the local models, and the demo
+/// key for a file without keys.
+pub struct Own {
+    listen: Option<SocketAddr>,
+    admin: Option<SocketAddr>,
+    built_in: Config,
+}
+
+impl Own {
+    pub fn added_to(&self, file: Config) -> anyhow::Result<Config> {
+        let names: Vec<&str> = self.built_in.models.iter().map(|model| model.name.as_str()).collect();
+        refuse_taken(&file, &names)?;
+        let (listen, admin) = (self.listen.unwrap_or(file.listen), self.admin.unwrap_or(file.admin));
+        let mut config = Config { listen, admin, ..file };
+        config.models.extend(self.built_in.models.iter().cloned());
+        if config.keys.is_empty() {
+            config.keys.clone_from(&self.built_in.keys);
+        }
+        Ok(config)
+    }
+}
+
+/// Two models of one name would take each other's calls, so the names of local models must be new to the file.
+fn refuse_taken(file: &Config, names: &[&str]) -> anyhow::Result<()> {
+    for model in &file.models {
+        let mut given = std::iter::once(&model.name).chain(&model.aliases);
+        if let Some(taken) = given.find(|name| names.contains(&name.as_str())) {
+            anyhow::bail!(
+                "`{taken}` is a local model (--models) and also a name or alias of model `{}` in the configuration \
+                 file: rename it there, or serve other models with --models",
+                model.name
+            );
+        }
+    }
+    Ok(())
 }
 
 fn parse(yaml: &str) -> anyhow::Result<Config> {

@@ -16,6 +16,7 @@ const COMMANDS: &[&[&str]] = &[
     &["quota"],
     &["quota", "show"],
     &["quota", "check"],
+    &["quota", "replay"],
     &["bench"],
     &["bench", "gateway"],
     &["bench", "quota"],

@@ -5,7 +5,7 @@ use std::{
     fs,
     io::{BufRead, BufReader, Read, Write},
     net::TcpStream,
-    path::PathBuf,
+    path::{Path, PathBuf},
     process::Stdio,
     thread,
     time::{Duration, Instant},
@@ -31,10 +31,16 @@ struct Up {
 
 impl Up {
     fn start(penstock: &Penstock) -> Self {
+        Self::start_with(penstock, None)
+    }
+
+    /// `file`: a configuration and one of its keys.
+    fn start_with(penstock: &Penstock, file: Option<(&Path, &str)>) -> Self {
         penstock.run(["model", "pull", test_model().to_str().expect("UTF-8")]).ok();
         let mut child = penstock
             .command()
             .args(["up", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0"])
+            .args(file.iter().flat_map(|(file, _)| ["--config", file.to_str().expect("UTF-8")]))
             .stdout(Stdio::piped())
             .spawn()
             .expect("it starts");
@@ -48,7 +54,8 @@ impl Up {
             line.unwrap_or_else(|| panic!("no {label} in: {banner}")).trim().to_owned()
         };
         let address = value("Base URL").replace("http://", "").replace("/v1", "");
-        Self { process: Running(child), address, key: value("API key") }
+        let key = file.map_or_else(|| value("API key"), |(_, key)| key.to_owned());
+        Self { process: Running(child), address, key }
     }
 
     /// Sends a chat that streams; the answer is read by the caller.
@@ -69,8 +76,14 @@ impl Up {
     }
 
     fn answers(&self) -> bool {
+        self.answer().contains("[DONE]")
+    }
+
+    /// Head and body of a short answer, as far as they come.
+    fn answer(&self) -> String {
         let mut text = String::new();
-        self.stream(2).read_to_string(&mut text).is_ok() && text.contains("[DONE]")
+        drop(self.stream(2).read_to_string(&mut text));
+        text
     }
 
     fn engine(&self) -> u32 {
@@ -113,6 +126,42 @@ fn a_second_ctrl_c_ends_at_once() {
     thread::sleep(Duration::from_millis(300));
     up.process.signal("-INT");
     assert_eq!(up.process.end(Duration::from_secs(2)), Some(130));
+}
+
+#[test]
+fn a_terminal_that_closes_lets_the_running_answer_end() {
+    let penstock = Penstock::new();
+    let mut up = Up::start(&penstock);
+    let mut answer = up.stream(60);
+    answer.read_line(&mut String::new()).expect("the answer begins");
+    // The shell sends it as well as the kernel.
+    up.process.signal("-HUP");
+    thread::sleep(Duration::from_millis(100));
+    up.process.signal("-HUP");
+    let mut rest = String::new();
+    answer.read_to_string(&mut rest).expect("the answer is whole");
+    assert!(rest.contains("[DONE]"), "{rest}");
+    assert_eq!(up.process.end(Duration::from_secs(20)), Some(0));
+}
+
+#[test]
+fn a_file_is_read_again_on_sighup_and_the_local_models_stay() {
+    let penstock = Penstock::new();
+    let write = |requests: u64| {
+        let rule = format!("{{ level: org, match: acme, limits: [ {{ requests: {requests}, per: day }} ] }}");
+        let data = penstock.home.path().join("data");
+        let text = format!(
+            "data_dir: {}\nmodels: []\nkeys: [ {{ secret: sk-1, org: acme }} ]\nquotas: [ {rule} ]\n",
+            data.display()
+        );
+        penstock.file("gateway.yaml", text.as_bytes())
+    };
+    let up = Up::start_with(&penstock, Some((&write(1000), "sk-1")));
+    assert!(up.answer().contains("x-ratelimit-limit-requests: 1000\r\n"), "{}", up.answer());
+    write(500);
+    up.process.signal("-HUP");
+    until(START, "the file to be in force", || up.answer().contains("x-ratelimit-limit-requests: 500\r\n"));
+    assert!(up.answers());
 }
 
 #[test]
