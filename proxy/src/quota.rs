@@ -5,8 +5,7 @@
 //! [`Reservation::streamed`]* → [`Reservation::settle`]. A reservation dropped before dispatch is refunded in full;
 //! dropped after it, it is charged prompt plus what was streamed, marked estimated.
 
-use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::task::JoinHandle;
@@ -31,6 +30,7 @@ pub mod redis;
 mod refusal;
 mod reservation;
 mod rule;
+mod rulebook;
 mod secret;
 mod settler;
 mod shadow;
@@ -52,6 +52,7 @@ pub use reservation::{Outcome, Reservation};
 pub use rule::{
     Ceilings, Demand, Level, Limit, MAX_AMOUNT, OnStoreFailure, Pattern, Price, Rule, Subject, Unit, Window,
 };
+pub use rulebook::{goes_on_without_store, needs_journal, warnings};
 pub use secret::Secret;
 pub use shadow::Shadowed;
 pub use stats::{Snapshot, Stats};
@@ -61,12 +62,10 @@ use account::Amounts;
 use keeper::Registry;
 use outage::Outage;
 use reservation::Pending;
+use rulebook::Rulebook;
 use settler::Settler;
 use stats::Operation;
 use store::{Answer, Ask, Status};
-
-/// More chains than any set of configured keys and models needs; above it the cache starts anew.
-const MAX_CHAINS: usize = 100_000;
 
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
@@ -119,19 +118,10 @@ pub enum Readiness {
 #[derive(Debug)]
 pub struct Quota {
     shared: Arc<Shared>,
-    chains: Mutex<Chains>,
+    rules: Rulebook,
     settler: Settler,
     tasks: Vec<JoinHandle<()>>,
 }
-
-/// The rules in force, and what has been resolved from them.
-#[derive(Debug)]
-struct Chains {
-    rules: Vec<Rule>,
-    resolved: HashMap<ChainName, Arc<Chain>>,
-}
-
-type ChainName = (Subject, Vec<String>);
 
 impl Quota {
     /// Starts the settler, the keeper and the reclaimer: call it inside a tokio runtime.
@@ -150,12 +140,7 @@ impl Quota {
         let mut tasks = vec![keeper::start(shared.clone()), reclaim::start(shared.clone())];
         tasks.extend(journal::start(&shared));
         tasks.extend(outage::debts::start(&shared));
-        let chains = Mutex::new(Chains { rules, resolved: HashMap::new() });
-        Arc::new(Self { shared, chains, settler, tasks })
-    }
-
-    fn chains(&self) -> MutexGuard<'_, Chains> {
-        self.chains.lock().unwrap_or_else(PoisonError::into_inner)
+        Arc::new(Self { shared, rules: Rulebook::new(rules), settler, tasks })
     }
 
     /// Other rules for every chain that is asked for from now on. Use stays: an account knows no limits. Chains that
@@ -164,23 +149,12 @@ impl Quota {
         for warning in warnings(&rules, &self.shared.store) {
             tracing::warn!("{warning}");
         }
-        *self.chains() = Chains { rules, resolved: HashMap::new() };
+        self.rules.adopt(rules);
     }
 
     /// Every account and limit that this subject must pass for a model known by these names (resolved name, alias).
     pub fn chain(&self, subject: &Subject, models: &[&str]) -> Arc<Chain> {
-        let name = (subject.clone(), models.iter().map(|&model| model.to_owned()).collect());
-        let Chains { rules, resolved } = &mut *self.chains();
-        if let Some(chain) = resolved.get(&name) {
-            return chain.clone();
-        }
-        if resolved.len() >= MAX_CHAINS {
-            resolved.clear();
-        }
-        let chain = Arc::new(Chain::resolve(rules, subject, models));
-        self.shared.live.saw(&chain);
-        resolved.insert(name, chain.clone());
-        chain
+        self.rules.chain(subject, models, |chain| self.shared.live.saw(chain))
     }
 
     /// Holds `demand` at every level, or nothing at any. Cancel-safe: a future dropped half way cancels its hold.
@@ -220,7 +194,7 @@ impl Quota {
     pub fn ready(&self) -> Result<Readiness, StoreError> {
         match self.shared.store.health() {
             Ok(()) => Ok(Readiness::Whole),
-            Err(error) if goes_on_without_store(&self.chains().rules) => Ok(Readiness::Degraded(error)),
+            Err(error) if self.rules.go_on_without_store() => Ok(Readiness::Degraded(error)),
             Err(error) => Err(error),
         }
     }
@@ -251,48 +225,6 @@ impl Quota {
     pub fn store(&self) -> &Store {
         &self.shared.store
     }
-}
-
-/// Whether calls are admitted while the store is down, whoever makes them: every rule says so, and there is one.
-pub fn goes_on_without_store(rules: &[Rule]) -> bool {
-    let mut policies = rules.iter().filter(|rule| !rule.limits.is_empty()).map(Rule::without_store).peekable();
-    policies.peek().is_some() && policies.all(|policy| policy != OnStoreFailure::Closed)
-}
-
-/// Whether these rules count anything that a restart of the gateway must not give back.
-pub fn needs_journal(rules: &[Rule]) -> bool {
-    long_limit(rules).is_some()
-}
-
-fn long_limit(rules: &[Rule]) -> Option<&Limit> {
-    rules.iter().flat_map(|rule| &rule.limits).find(|limit| limit.window.is_long())
-}
-
-/// What an operator should know about these rules on this store.
-pub fn warnings(rules: &[Rule], store: &Store) -> Vec<String> {
-    let long = long_limit(rules);
-    let mut warnings = Vec::new();
-    match (long, store) {
-        (Some(limit), Store::Memory(store)) if !store.is_journalled() => {
-            let label = limit.label();
-            warnings.push(format!("without a journal a restart gives {label} back in full: use one, or redis"));
-        }
-        (Some(limit), Store::Redis(store)) if store.durability().is_some_and(|server| !server.append_only) => {
-            let label = limit.label();
-            warnings.push(format!(
-                "the redis server keeps no append-only file, so its restart can give {label} back: set appendonly yes"
-            ));
-        }
-        _ => {}
-    }
-    if let Store::Redis(store) = store
-        && store.durability().is_some_and(|server| !server.noeviction)
-    {
-        warnings.push(
-            "the redis server may evict accounts, which is free quota: set maxmemory-policy noeviction".to_owned(),
-        );
-    }
-    warnings
 }
 
 impl Drop for Quota {
