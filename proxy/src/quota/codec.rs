@@ -12,6 +12,8 @@ use super::rule::Unit;
 use super::store::{Answer, Status, StoreError};
 
 const ACCOUNT_VERSION: u8 = 1;
+/// The status of an operation whose accounts no script can work with; a text follows. It never leaves this module.
+const BROKEN: u8 = 8;
 
 /// An account as it lies in the store.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -90,6 +92,14 @@ pub fn read_answer(bytes: &[u8]) -> Result<Answer, StoreError> {
     let now_us = reader.number()?;
     let levels = if status == Status::Moved { Vec::new() } else { reader.numbers(reader.0.len() / 8)? };
     Ok(Answer { status, now_us, due, levels })
+}
+
+/// One reply of a batch: the error of an operation that the others did not meet, or the reply as it is.
+pub fn fault_in(reply: Vec<u8>) -> Result<Vec<u8>, StoreError> {
+    match reply.first() {
+        Some(&BROKEN) => Err(StoreError::Refused(String::from_utf8_lossy(moved_record(&reply)).into_owned())),
+        _ => Ok(reply),
+    }
 }
 
 /// The lease record behind a `Moved` answer.

@@ -18,6 +18,7 @@ use super::ledger::{CANCELLED_FOR, EXPIRED_FOR};
 use super::secret::Secret;
 use super::store::{Answer, Ask, Reclaimed, Renewal, Status, StoreError};
 
+mod batches;
 mod connection;
 mod gateways;
 mod line;
@@ -26,6 +27,7 @@ mod probe;
 mod script;
 mod start;
 
+use batches::{Batches, Kind, Operation};
 use connection::Connection;
 pub use probe::Durability;
 use script::{Call, SCRIPTS};
@@ -39,6 +41,8 @@ const RECLAIM_IN_FLIGHT: usize = 16;
 pub struct RedisStore {
     /// Reserve, amend, renew, settle, cancel: in order, on one connection.
     hot: Connection,
+    /// The way of reserves and settles onto it.
+    batches: Arc<Batches>,
     /// Reclaim and audit: a large reply there must not delay a request.
     bulk: Connection,
     options: RedisOptions,
@@ -79,10 +83,8 @@ impl RedisStore {
     }
 
     pub async fn reserve(&self, chain: &Arc<Chain>, ask: &Ask) -> Result<Answer, StoreError> {
-        let call = |windows: &[u8]| {
-            Call::new(&SCRIPTS.reserve, chain, ask.id).arg(pack_ask(ask)).arg(&chain.packed).arg(windows)
-        };
-        Ok(self.in_windows(chain, call).await?.0)
+        let numbers = [ask.need.input, ask.need.output, ask.need.nano_usd, micros(ask.hold)];
+        Ok(self.in_batch(Kind::Reserve, chain, ask.id, numbers).await?.0)
     }
 
     pub async fn amend(&self, old: &Arc<Chain>, new: &Arc<Chain>, ask: &Ask) -> Result<Answer, StoreError> {
@@ -120,15 +122,11 @@ impl RedisStore {
 
     pub async fn settle(&self, chain: &Arc<Chain>, id: LeaseId, actual: &Amounts) -> Result<Answer, StoreError> {
         let Amounts { requests, input, output, nano_usd, .. } = *actual;
-        let used = codec::pack_numbers(&[requests, input, output, nano_usd]);
-        let call = |windows: &[u8]| {
-            let call = Call::new(&SCRIPTS.settle, chain, id).arg(used.as_slice()).arg(windows);
-            call.arg(codec::mark(&chain.packed))
-        };
-        let (answer, reply) = self.in_windows(chain, call).await?;
+        let used = [requests, input, output, nano_usd];
+        let (answer, reply) = self.in_batch(Kind::Settle, chain, id, used).await?;
         let Some(lease) = moved(&answer, &reply)? else { return Ok(answer) };
         let call = Call::on_keys(&SCRIPTS.settle, &chain.tag, id, lease.keys.iter().map(String::as_str));
-        self.answer(&self.hot.call(call.arg(used.as_slice()).arg("").arg(lease.mark.as_slice())).await?)
+        self.answer(&self.hot.call(call.arg(codec::pack_numbers(&used)).arg("").arg(lease.mark.as_slice())).await?)
     }
 
     pub async fn cancel(&self, chain: &Arc<Chain>, id: LeaseId) -> Result<Answer, StoreError> {
@@ -237,7 +235,28 @@ impl RedisStore {
             }
             now = answer.now_us;
         }
-        Err(StoreError::Unreadable("calendar windows around the server's clock".to_owned()))
+        Err(stale())
+    }
+
+    /// As [`RedisStore::in_windows`], in a batch with others.
+    async fn in_batch(
+        &self,
+        kind: Kind,
+        chain: &Arc<Chain>,
+        id: LeaseId,
+        numbers: [f64; 4],
+    ) -> Result<(Answer, Vec<u8>), StoreError> {
+        let mut now = self.server_now();
+        for _ in 0..2 {
+            let operation = Operation { kind, id, chain: chain.clone(), windows: chain.calendars(now), numbers };
+            let reply = self.batches.ask(operation).await?;
+            let answer = self.answer(&reply)?;
+            if answer.status != Status::Stale {
+                return Ok((answer, reply));
+            }
+            now = answer.now_us;
+        }
+        Err(stale())
     }
 
     fn answer(&self, reply: &[u8]) -> Result<Answer, StoreError> {
@@ -258,6 +277,10 @@ fn moved(answer: &Answer, reply: &[u8]) -> Result<Option<PackedLease>, StoreErro
         Status::Moved => codec::read_lease(codec::moved_record(reply)),
         _ => Ok(None),
     }
+}
+
+fn stale() -> StoreError {
+    StoreError::Unreadable("calendar windows around the server's clock".to_owned())
 }
 
 fn pack_ask(ask: &Ask) -> Vec<u8> {

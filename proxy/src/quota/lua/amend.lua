@@ -17,17 +17,16 @@ if not starts then return reply(STALE, now, 0) end
 local map, theirs = ARGV[6], {}
 for a = 1, old.accounts do theirs[a] = strings[byte(map, a)] end
 local held = by_unit(1, lease.held[1], lease.held[2], lease.held[3], 1)
-local back = resolve(theirs, old, held, NOTHING, lease.epochs, {}, now, 3, false)
+local back = load_all(theirs, old, now)
+resolve(back, old, held, NOTHING, lease.epochs, {}, now, 3, false)
 for a = 1, old.accounts do strings[byte(map, a)] = packed(back.accounts[a], back.heads[a], back.counts[a]) end
 local input, output, nano, hold_us = unpack_('<dddd', ARGV[2])
-local need = by_unit(1, input, output, nano, 1)
-local fits, levels, seen = look(strings, terms, need, starts, now)
-if not fits then
-  -- Nothing has been written: the old hold stands.
-  fits, levels = look(strings, terms, NOTHING, starts, now)
-  return reply(FULL, now, 0, levels)
-end
-hold(seen, terms, ARGV[3], { input, output, nano }, need, 0, now + hold_us, { 0, 0, 0, 0 }, now)
+local need, seen = by_unit(1, input, output, nano, 1), load_all(strings, terms, now)
+local fits, taken, before = look(seen, terms, need, starts, now)
+-- Nothing has been written: the old hold stands.
+if not fits then return reply(FULL, now, 0, before) end
+take(seen, taken, need[1])
+write_hold(seen, terms, ARGV[3], { input, output, nano }, taken.epochs, 0, now + hold_us, { 0, 0, 0, 0 }, now)
 -- Accounts that only the old chain has.
 for a = 1, old.accounts do
   local key = byte(map, a)
@@ -35,4 +34,4 @@ for a = 1, old.accounts do
     save(KEYS[2 + key], back.accounts[a], back.heads[a], back.counts[a], old.flat[a], now)
   end
 end
-return reply(DONE, now, 0, levels)
+return reply(DONE, now, 0, taken.levels)

@@ -8,7 +8,8 @@ if state == 'L' then
   local terms = read_terms(record, lease.terms_at)
   if mark_of(terms) ~= ARGV[3] then return reply(MOVED, now, 0) .. record end
   local held = by_unit(1, lease.held[1], lease.held[2], lease.held[3], 1)
-  local seen = resolve(read_accounts(), terms, held, by_unit(0, 0, 0, 0, 0), lease.epochs, {}, now, 3, false)
+  local seen = load_all(read_accounts(), terms, now)
+  resolve(seen, terms, held, by_unit(0, 0, 0, 0, 0), lease.epochs, {}, now, 3, false)
   call('ZREM', KEYS[2], ARGV[1])
   save_all(seen, terms.flat, now)
 end

@@ -2,7 +2,7 @@
 -- same doubles. Never `..` or tostring on a number: they keep 14 digits. This chunk runs at every call, so it is short.
 local pack, unpack_, rep, byte, sub = struct.pack, struct.unpack, string.rep, string.byte, string.sub
 local call, floor, ceil, max, min = redis.call, math.floor, math.ceil, math.max, math.min
-local DONE, FULL, ABSENT, BURIED, LATE, NOTDUE, STALE, MOVED = 0, 1, 2, 3, 4, 5, 6, 7
+local DONE, FULL, ABSENT, BURIED, LATE, NOTDUE, STALE, MOVED, BROKEN = 0, 1, 2, 3, 4, 5, 6, 7, 8
 local BUCKET, CALENDAR = 0, 1
 local GRACE, SLACK = 7200000000, 60000000
 -- A century in microseconds: beyond it a key is kept for ever, since no server can count so far ahead.

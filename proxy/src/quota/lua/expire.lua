@@ -15,7 +15,8 @@ if ARGV[2] == 'charge' and lease.dispatched == 1 then charged = lease.checkpoint
 local held = by_unit(1, lease.held[1], lease.held[2], lease.held[3], 1)
 local actual = by_unit(charged[1], charged[2], charged[3], charged[4], 0)
 -- No windows are known here: more than was held is charged to the window that the account is in.
-local seen = resolve(read_accounts(), terms, held, actual, lease.epochs, {}, now, 5, false)
+local seen = load_all(read_accounts(), terms, now)
+resolve(seen, terms, held, actual, lease.epochs, {}, now, 5, false)
 call('ZREM', KEYS[2], ARGV[1])
 local blob = sub(record, lease.terms_at + 1)
 call('SET', KEYS[1], write_lease('E', lease.dispatched, lease.deadline, lease.held, charged, lease.epochs, blob),

@@ -1,8 +1,8 @@
--- Brings every limit of the chain forward to `now` and adds `need`, in tables only: nothing is written. Returns whether
--- it fits, the levels, and what `hold` needs: accounts with heads and counts, and the window of each calendar limit.
-local function look(strings, terms, need, starts, now)
-  local flat, fits, levels, epochs = terms.flat, true, {}, {}
-  local seen, t, c, i = load_all(strings, terms, now), terms.accounts, 0, 0
+-- Brings every limit of the chain forward to `now` and asks whether `need` fits on top. Changes no account: one that is
+-- refused stays as it was, to the last bit. Returns that, what `take` puts into the accounts, and the levels without `need`.
+local function look(seen, terms, need, starts, now)
+  local flat, fits, after, ats, before, epochs = terms.flat, true, {}, {}, {}, {}
+  local t, c, i = terms.accounts, 0, 0
   for a = 1, terms.accounts do
     local account = seen.accounts[a]
     for j = 6, 4 + 2 * seen.owns[a], 2 do
@@ -27,23 +27,26 @@ local function look(strings, terms, need, starts, now)
         epochs[c] = at
       end
       local wanted = need[flat[t + 2]]
-      local after = level + wanted
-      if wanted ~= 0 and after > ceiling then fits = false end
-      account[j], account[j + 1], i, t = after, at, i + 1, t + 4
-      levels[i] = after
+      local total = level + wanted
+      if wanted ~= 0 and total > ceiling then fits = false end
+      i, t = i + 1, t + 4
+      after[i], ats[i], before[i] = total, at, level
     end
   end
-  seen.epochs = epochs
-  return fits, levels, seen
+  return fits, { levels = after, ats = ats, epochs = epochs }, before
 end
 
--- Writes a hold that `look` saw fit: deadline, lease and accounts. ZADD comes first, the only write here that a key of
--- another type refuses.
-local function hold(seen, terms, blob, held, need, dispatched, deadline, checkpoint, now)
-  call('ZADD', KEYS[2], deadline, ARGV[1])
-  call('SET', KEYS[1], write_lease('L', dispatched, deadline, held, checkpoint, seen.epochs, blob))
-  for a = 1, terms.accounts do seen.accounts[a][2] = seen.accounts[a][2] + need[1] end
-  save_all(seen, terms.flat, now)
+-- Puts a hold that `look` saw fit into the accounts, in tables only.
+local function take(seen, hold, tokens)
+  local levels, ats, i = hold.levels, hold.ats, 0
+  for a = 1, #seen.accounts do
+    local account = seen.accounts[a]
+    account[2] = account[2] + tokens
+    for j = 6, 4 + 2 * seen.owns[a], 2 do
+      i = i + 1
+      account[j], account[j + 1] = levels[i], ats[i]
+    end
+  end
 end
 
 local NOTHING = by_unit(0, 0, 0, 0, 0)

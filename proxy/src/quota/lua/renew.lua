@@ -21,7 +21,8 @@ local terms = read_terms(ARGV[6], 0)
 local starts = read_starts(ARGV[7], terms.calendars, now)
 if not starts then return reply(STALE, now, 0) end
 local held = { unpack_('<ddd', ARGV[5]) }
-local need = by_unit(1, held[1], held[2], held[3], 1)
-local _, _, seen = look(read_accounts(), terms, need, starts, now)
-hold(seen, terms, ARGV[6], held, need, dispatched, deadline, checkpoint, now)
+local need, seen = by_unit(1, held[1], held[2], held[3], 1), load_all(read_accounts(), terms, now)
+local _, taken = look(seen, terms, need, starts, now)
+take(seen, taken, need[1])
+write_hold(seen, terms, ARGV[6], held, taken.epochs, dispatched, deadline, checkpoint, now)
 return reply(DONE, now, 0)

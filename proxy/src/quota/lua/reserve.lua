@@ -10,13 +10,14 @@ local input, output, nano, hold_us = unpack_('<dddd', ARGV[2])
 local need = by_unit(1, input, output, nano, 1)
 -- Sent twice: one hold.
 if state == 'L' then need = NOTHING end
-local fits, levels, seen = look(strings, terms, need, starts, now)
-if state == 'L' then return reply(DONE, now, 0, levels) end
+local seen = load_all(strings, terms, now)
+local fits, taken, before = look(seen, terms, need, starts, now)
+if state == 'L' then return reply(DONE, now, 0, before) end
 if not fits then
   local first = call('ZRANGE', KEYS[2], 0, 0, 'WITHSCORES')
   local due = first[2] and tonumber(first[2]) <= now
-  fits, levels = look(strings, terms, NOTHING, starts, now)
-  return reply(FULL, now, due and 1 or 0, levels)
+  return reply(FULL, now, due and 1 or 0, before)
 end
-hold(seen, terms, ARGV[3], { input, output, nano }, need, 0, now + hold_us, { 0, 0, 0, 0 }, now)
-return reply(DONE, now, 0, levels)
+take(seen, taken, need[1])
+write_hold(seen, terms, ARGV[3], { input, output, nano }, taken.epochs, 0, now + hold_us, { 0, 0, 0, 0 }, now)
+return reply(DONE, now, 0, taken.levels)

@@ -1,8 +1,8 @@
--- Replaces `held` by `actual` in every account of the chain, in tables only: `save_all` writes what this returns.
+-- Replaces `held` by `actual` in every account of the chain, in tables only.
 -- See Slot::resolved and Totals::resolve; `slot` is 3 for settled, 5 for expired.
-local function resolve(strings, terms, held, actual, epochs, starts, now, slot, late)
+local function resolve(seen, terms, held, actual, epochs, starts, now, slot, late)
   local flat, tokens = terms.flat, actual[1] - held[1]
-  local seen, t, c = load_all(strings, terms, now), terms.accounts, 0
+  local t, c = terms.accounts, 0
   for a = 1, terms.accounts do
     local account = seen.accounts[a]
     for j = 6, 4 + 2 * seen.owns[a], 2 do
@@ -41,5 +41,4 @@ local function resolve(strings, terms, held, actual, epochs, starts, now, slot, 
       account[2] = account[2] - tokens
     end
   end
-  return seen
 end

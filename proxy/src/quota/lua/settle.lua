@@ -19,7 +19,8 @@ else
   held = by_unit(1, lease.held[1], lease.held[2], lease.held[3], 1)
 end
 local actual = by_unit(requests, input, output, nano, 0)
-local seen = resolve(read_accounts(), terms, held, actual, lease.epochs, starts, now, 3, late)
+local seen = load_all(read_accounts(), terms, now)
+resolve(seen, terms, held, actual, lease.epochs, starts, now, 3, late)
 call('ZREM', KEYS[2], ARGV[1])
 call('DEL', KEYS[1])
 save_all(seen, terms.flat, now)

@@ -22,7 +22,7 @@ pub fn local_now_us() -> f64 {
     now.duration_since(UNIX_EPOCH).map_or(0.0, |since| since.as_micros() as f64)
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Connection(Arc<Line>);
 
 impl Connection {
@@ -56,6 +56,11 @@ impl Connection {
     }
 
     pub async fn call(&self, call: Call) -> Result<Vec<u8>, StoreError> {
+        self.0.script(call, self.0.timeout()).await
+    }
+
+    /// Of a script that answers for several.
+    pub async fn call_all(&self, call: Call) -> Result<Vec<Vec<u8>>, StoreError> {
         self.0.script(call, self.0.timeout()).await
     }
 

@@ -12,6 +12,7 @@ pub struct Scripts {
     pub amend: Source,
     pub renew: Source,
     pub settle: Source,
+    pub batch: Source,
     pub cancel: Source,
     pub expire: Source,
     pub due: Source,
@@ -33,9 +34,10 @@ macro_rules! script {
 }
 
 pub static SCRIPTS: LazyLock<Scripts> = LazyLock::new(|| Scripts {
-    reserve: script!("hold.lua", "reserve.lua"),
-    amend: script!("hold.lua", "resolve.lua", "amend.lua"),
-    renew: script!("hold.lua", "renew.lua"),
+    reserve: script!("hold.lua", "write_hold.lua", "reserve.lua"),
+    amend: script!("hold.lua", "write_hold.lua", "resolve.lua", "amend.lua"),
+    renew: script!("hold.lua", "write_hold.lua", "renew.lua"),
+    batch: script!("hold.lua", "resolve.lua", "batch.lua"),
     settle: script!("resolve.lua", "settle.lua"),
     cancel: script!("resolve.lua", "cancel.lua"),
     expire: script!("resolve.lua", "expire.lua"),

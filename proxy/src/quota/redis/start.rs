@@ -8,6 +8,7 @@ use redis::Client;
 use tokio::time::Instant;
 
 use super::RedisStore;
+use super::batches::Batches;
 use super::connection::{self, Connection};
 use super::line::Voice;
 use super::probe::{self, Durability};
@@ -73,7 +74,8 @@ impl RedisStore {
         secret: Secret,
     ) -> Self {
         let (clock_offset, walk) = (AtomicU64::new(0), AtomicU64::new(0));
-        Self { hot, bulk, options, durability, secret, clock_offset, walk }
+        let batches = Batches::new(hot.clone());
+        Self { hot, batches, bulk, options, durability, secret, clock_offset, walk }
     }
 
     async fn loaded(client: &Client, options: RedisOptions) -> Result<(Connection, Option<Durability>), StoreError> {

@@ -1,9 +1,14 @@
 //! Exactly k, whatever runs at once.
 
+use std::future::poll_fn;
 use std::sync::Arc;
+use std::task::Poll;
 use std::time::Duration;
 
-use proxy::quota::{Limit, Quota, Refused};
+use futures_util::future::join_all;
+use proxy::quota::audit::audit;
+use proxy::quota::store::Status;
+use proxy::quota::{LeaseId, Limit, Quota, Refused};
 
 use super::redis_server::RedisServer;
 use super::rig::*;
@@ -120,4 +125,47 @@ async fn a_reserve_that_nobody_waits_for_any_more_is_cancelled() {
     tokio::time::sleep(Duration::from_millis(100)).await;
     assert_eq!(levels(&audit), [0.0; 4]);
     assert_eq!(proxy::quota::audit::audit(quota.store()).await.unwrap().live_leases, 0);
+}
+
+/// A batch reads each lease once, so a second operation of a lease has to wait for the next batch.
+#[tokio::test]
+async fn a_reserve_sent_twice_at_once_holds_once_and_settles_once() {
+    let server = RedisServer::start();
+    let store = patient(&server.url()).await;
+    let chain = chain(&everywhere(&[tokens(1000)]));
+    for burst in 0..20 {
+        let ids: Vec<LeaseId> = (0..6).map(|_| LeaseId::random()).collect();
+        let asks: Vec<_> = ids.iter().chain(&ids).map(|id| ask(*id, 6, 4, Duration::from_secs(60))).collect();
+        for answer in join_all(asks.iter().map(|ask| store.reserve(&chain, ask))).await {
+            done(&answer.unwrap());
+        }
+        let books = audit(&store).await.unwrap();
+        assert!(books.is_balanced() && books.live_leases == 6, "burst {burst}: {:#?}", books.faults());
+        let actual = spent(1, 1);
+        let settles = ids.iter().chain(&ids).map(|id| store.settle(&chain, *id, &actual));
+        let statuses: Vec<Status> = join_all(settles).await.into_iter().map(|answer| answer.unwrap().status).collect();
+        assert_eq!(statuses.iter().filter(|status| **status == Status::Done).count(), 6, "{statuses:?}");
+        assert_eq!(statuses.iter().filter(|status| **status == Status::Absent).count(), 6, "{statuses:?}");
+    }
+}
+
+/// Whoever leaves while its reserve waits for a batch takes nothing with it and holds up nobody.
+#[tokio::test]
+async fn a_reserve_that_nobody_waits_for_any_more_leaves_its_place_to_the_others() {
+    let server = RedisServer::start();
+    let store = patient(&server.url()).await;
+    let chain = chain(&everywhere(&[tokens(1000)]));
+    let asks: Vec<_> = (0..9).map(|_| ask(LeaseId::random(), 6, 4, Duration::from_secs(60))).collect();
+    let mut calls: Vec<_> = asks.iter().map(|ask| Box::pin(store.reserve(&chain, ask))).collect();
+    poll_fn(|context| {
+        assert!(calls.iter_mut().all(|call| call.as_mut().poll(context).is_pending()));
+        Poll::Ready(())
+    })
+    .await;
+    // The first two are on the wire; of those that wait every other one leaves.
+    let stay = calls.into_iter().enumerate().filter(|(index, _)| *index < 2 || index % 2 == 0).map(|(_, call)| call);
+    for answer in join_all(stay).await {
+        done(&answer.unwrap());
+    }
+    assert_eq!(audit(&store).await.unwrap().live_leases, 6);
 }

@@ -173,3 +173,44 @@ async fn a_damaged_account_keeps_no_other_lease_from_being_reclaimed() {
     assert_eq!(store.reclaim("acme", CHARGE).await.unwrap().leases, 2);
     assert!(store.reclaim("acme", CHARGE).await.is_err(), "what is left cannot be reclaimed, and says so");
 }
+
+#[tokio::test]
+async fn a_damaged_account_fails_its_own_calls_of_a_batch_and_no_other() {
+    let server = RedisServer::start();
+    let store = patient(&server.url()).await;
+    let rules: Vec<Rule> = vec![rule(Level::User, vec![tokens(1000)])];
+    let of = |user: usize| {
+        let subject = Subject { user: Some(format!("u{user}")), ..ana() };
+        Arc::new(Chain::resolve(&rules, &subject, &["m"]))
+    };
+    let chains: Vec<_> = (0..12).map(of).collect();
+    let ids: Vec<LeaseId> = chains.iter().map(|_| LeaseId::random()).collect();
+    let actual = spent(1, 1);
+    let settled = async |only: fn(usize) -> bool| {
+        let calls = chains.iter().zip(&ids).enumerate().filter(|(index, _)| only(*index));
+        let calls = calls.map(|(_, (chain, id))| store.settle(chain, *id, &actual));
+        futures_util::future::join_all(calls).await
+    };
+    for (what, damage) in DAMAGES {
+        let calls = chains.iter().zip(&ids).map(|(chain, id)| {
+            let ask = ask(*id, 1, 2, LONG);
+            let store = &store;
+            async move { store.reserve(chain, &ask).await }
+        });
+        futures_util::future::join_all(calls).await.iter().for_each(|answer| done(answer.as_ref().unwrap()));
+        let mut raw = server.connection();
+        let key = chains[7].accounts()[0].key.clone();
+        let whole: Vec<u8> = redis::cmd("GET").arg(&key).query(&mut raw).unwrap();
+        damage(&mut raw, &key, &whole);
+        for (index, answer) in settled(|_| true).await.into_iter().enumerate() {
+            match index {
+                7 => assert!(matches!(answer, Err(StoreError::Refused(_))), "{what}: {answer:?}"),
+                _ => done(&answer.unwrap()),
+            }
+        }
+        set(&mut raw, &key, &whole);
+        done(settled(|index| index == 7).await[0].as_ref().unwrap());
+        let books = audit(&store).await.unwrap();
+        assert!(books.is_balanced() && books.live_leases == 0, "{what}: {:#?}", books.faults());
+    }
+}

@@ -19,28 +19,62 @@ use super::rig::{ana, patient, rule};
 
 #[derive(Clone, Debug)]
 enum Op {
-    Reserve { lease: u128, chain: usize, input: u64, output: u64, hold_ms: u64 },
-    Amend { lease: u128, chain: usize, input: u64, output: u64 },
-    Renew { lease: u128, streamed: u64, dispatched: bool, ttl_ms: u64, reassert: bool },
-    Settle { lease: u128, requests: u64, input: u64, output: u64 },
-    Cancel { lease: u128 },
-    Expire { lease: u128, refund: bool },
-    Wait { ms: u64 },
+    Reserve {
+        lease: u128,
+        chain: usize,
+        input: u64,
+        output: u64,
+        hold_ms: u64,
+    },
+    Amend {
+        lease: u128,
+        chain: usize,
+        input: u64,
+        output: u64,
+    },
+    Renew {
+        lease: u128,
+        streamed: u64,
+        dispatched: bool,
+        ttl_ms: u64,
+        reassert: bool,
+    },
+    Settle {
+        lease: u128,
+        requests: u64,
+        input: u64,
+        output: u64,
+    },
+    Cancel {
+        lease: u128,
+    },
+    Expire {
+        lease: u128,
+        refund: bool,
+    },
+    Wait {
+        ms: u64,
+    },
+    /// Reserves and settles at once: the first ones travel alone, the others in one batch.
+    Together(Vec<Op>),
 }
 
 fn op(chains: usize) -> impl Strategy<Value = Op> {
     let (lease, chain) = (0u128..8, 0..chains);
     let amount = || 0u64..60;
+    let reserve = (lease.clone(), chain.clone(), amount(), amount(), 1u64..60)
+        .prop_map(|(lease, chain, input, output, hold_ms)| Op::Reserve { lease, chain, input, output, hold_ms });
+    let settle = (lease.clone(), 0u64..2, amount(), 0u64..200)
+        .prop_map(|(lease, requests, input, output)| Op::Settle { lease, requests, input, output });
     prop_oneof![
-        5 => (lease.clone(), chain.clone(), amount(), amount(), 1u64..60)
-            .prop_map(|(lease, chain, input, output, hold_ms)| Op::Reserve { lease, chain, input, output, hold_ms }),
+        5 => reserve.clone(),
         2 => (lease.clone(), chain, amount(), amount())
             .prop_map(|(lease, chain, input, output)| Op::Amend { lease, chain, input, output }),
         2 => (lease.clone(), amount(), any::<bool>(), 1u64..60, prop::bool::weighted(0.2)).prop_map(
             |(lease, streamed, dispatched, ttl_ms, reassert)| Op::Renew { lease, streamed, dispatched, ttl_ms, reassert }
         ),
-        4 => (lease.clone(), 0u64..2, amount(), 0u64..200)
-            .prop_map(|(lease, requests, input, output)| Op::Settle { lease, requests, input, output }),
+        4 => settle.clone(),
+        4 => prop::collection::vec(prop_oneof![reserve, settle], 3..8).prop_map(Op::Together),
         1 => lease.clone().prop_map(|lease| Op::Cancel { lease }),
         2 => (lease, any::<bool>()).prop_map(|(lease, refund)| Op::Expire { lease, refund }),
         1 => (1u64..40).prop_map(|ms| Op::Wait { ms }),
@@ -97,6 +131,12 @@ fn eight_configurations() -> Vec<Chain> {
 
 fn named(name: &str, rule: Rule) -> Rule {
     Rule { name: Some(name.to_owned()), matcher: Pattern::new("a*").unwrap(), ..rule }
+}
+
+#[derive(Debug)]
+enum Asked {
+    Reserve(usize, Ask),
+    Settle(usize, LeaseId, Amounts),
 }
 
 /// The same history on both; what each lease is on is tracked here, as a gateway would.
@@ -166,8 +206,56 @@ impl Pair {
                 tokio::time::sleep(Duration::from_millis(ms)).await;
                 return Ok(());
             }
+            Op::Together(ref ops) => return self.apply_together(ops).await,
         };
         prop_assert_eq!((redis.status, &redis.levels), (model.status, &model.levels), "{:?}", op);
+        Ok(())
+    }
+
+    /// Each lease once: what a second operation of it asks for would depend on the first one's answer.
+    async fn apply_together(&mut self, ops: &[Op]) -> Result<(), TestCaseError> {
+        let mut seen = Vec::new();
+        let (mut asked, mut answers) = (Vec::new(), Vec::new());
+        for op in ops {
+            let (Op::Reserve { lease, .. } | Op::Settle { lease, .. }) = *op else { continue };
+            if seen.contains(&lease) {
+                continue;
+            }
+            seen.push(lease);
+            let (id, on) = (LeaseId(self.salt + lease), self.on[lease as usize]);
+            match *op {
+                Op::Reserve { chain, input, output, hold_ms, .. } => {
+                    let chain = if self.is_live(lease) { on } else { chain };
+                    let need = Amounts::held(input, output, input * 150 + output * 600);
+                    let ask = Ask { id, need, hold: Duration::from_millis(hold_ms) };
+                    self.on[lease as usize] = chain;
+                    asked.push(Asked::Reserve(chain, ask));
+                }
+                Op::Settle { requests, input, output, .. } => {
+                    let actual = Amounts::used(requests, input, output, input * 150 + output * 600);
+                    asked.push(Asked::Settle(on, id, actual));
+                }
+                _ => {}
+            }
+        }
+        for asked in &asked {
+            let (store, ours) = (&self.store, &self.ours);
+            answers.push(async move {
+                match asked {
+                    Asked::Reserve(chain, ask) => store.reserve(&ours[*chain], ask).await,
+                    Asked::Settle(chain, id, actual) => store.settle(&ours[*chain], *id, actual).await,
+                }
+            });
+        }
+        let answers = futures_util::future::join_all(answers).await;
+        for (asked, redis) in asked.iter().zip(answers) {
+            let redis = redis.unwrap();
+            let model = match asked {
+                Asked::Reserve(chain, ask) => self.ledger.reserve(&self.theirs[*chain], ask, redis.now_us),
+                Asked::Settle(_, id, actual) => self.ledger.settle(*id, actual, redis.now_us),
+            };
+            prop_assert_eq!((redis.status, &redis.levels), (model.status, &model.levels), "{:?}", asked);
+        }
         Ok(())
     }
 
