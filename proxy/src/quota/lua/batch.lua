@@ -116,15 +116,8 @@ local function settle(chain, lease, state, requests, input, output, nano)
   local hold = read_lease(record)
   if sub(record, hold.terms_at + 5, hold.terms_at + 12) ~= chain.mark then return reply(MOVED, now, 0) .. record end
   if not chain.starts then return reply(STALE, now, 0) end
-  local late, held = state == 'E', nil
-  if late then
-    local charged = hold.checkpoint
-    held = by_unit(charged[1], charged[2], charged[3], charged[4], 0)
-  else
-    held = by_unit(1, hold.held[1], hold.held[2], hold.held[3], 1)
-  end
-  local actual = by_unit(requests, input, output, nano, 0)
-  resolve(see(chain), chain.terms, held, actual, hold.epochs, chain.starts, now, 3, late)
+  local late, actual = state == 'E', by_unit(requests, input, output, nano, 0)
+  resolve(see(chain), chain.terms, charged_before(hold, late), actual, hold.epochs, chain.starts, now, 3, late)
   touched(chain)
   local list = listed(removing, 'ZREM', chain)
   list[#list + 1], gone[#gone + 1] = sub(key, -32), key

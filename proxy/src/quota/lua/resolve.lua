@@ -42,3 +42,10 @@ local function resolve(seen, terms, held, actual, epochs, starts, now, slot, lat
     end
   end
 end
+
+-- What a settle replaces: the hold, or what the expiry of the lease has charged already.
+local function charged_before(lease, late)
+  local charged, hold = lease.checkpoint, lease.held
+  if late then return by_unit(charged[1], charged[2], charged[3], charged[4], 0) end
+  return by_unit(1, hold[1], hold[2], hold[3], 1)
+end

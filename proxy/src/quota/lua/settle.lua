@@ -11,16 +11,10 @@ if mark_of(terms) ~= ARGV[4] then return reply(MOVED, now, 0) .. record end
 local starts = read_starts(ARGV[3], terms.calendars, now)
 if not starts then return reply(STALE, now, 0) end
 local requests, input, output, nano = unpack_('<dddd', ARGV[2])
-local late, held = state == 'E', nil
-if late then
-  local charged = lease.checkpoint
-  held = by_unit(charged[1], charged[2], charged[3], charged[4], 0)
-else
-  held = by_unit(1, lease.held[1], lease.held[2], lease.held[3], 1)
-end
+local late = state == 'E'
 local actual = by_unit(requests, input, output, nano, 0)
 local seen = load_all(read_accounts(), terms, now)
-resolve(seen, terms, held, actual, lease.epochs, starts, now, 3, late)
+resolve(seen, terms, charged_before(lease, late), actual, lease.epochs, starts, now, 3, late)
 call('ZREM', KEYS[2], ARGV[1])
 call('DEL', KEYS[1])
 save_all(seen, terms.flat, now)
