@@ -3,14 +3,16 @@
 
 mod fields;
 mod intake;
+mod shape;
 mod splice;
 
 use std::ops::Range;
 
 use bytes::Bytes;
 
-pub use fields::{Invalid, Shape};
+pub use fields::Invalid;
 pub use intake::{Intake, ReadError};
+pub use shape::Shape;
 
 use crate::paths::Endpoint;
 

@@ -22,6 +22,9 @@ pub enum Error {
     Invalid(#[from] Invalid),
     #[error("the model {0:?} does not exist; GET /v1/models lists those that do")]
     UnknownModel(String),
+    /// Its prompt is long, and other long ones were counted for too long.
+    #[error("the gateway is counting as many long prompts as it may; send it again in a moment")]
+    Uncounted,
     #[error("{}", said(.0))]
     Refused(Refused),
     /// Every slot of `limits.in_flight` is taken.

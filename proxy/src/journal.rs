@@ -62,9 +62,10 @@ pub fn refused(entry: &mut Entry, error: &Error, status: u16, arrival: &Arrival)
             ..is(Outcome::Refused)
         },
         Error::Refused(Refused::Store(_)) => is(Outcome::StoreUnavailable),
-        Error::Refused(Refused::Overloaded) | Error::Overloaded | Error::Read(ReadError::Overloaded) => {
-            is(Outcome::Overloaded)
-        }
+        Error::Refused(Refused::Overloaded)
+        | Error::Overloaded
+        | Error::Uncounted
+        | Error::Read(ReadError::Overloaded) => is(Outcome::Overloaded),
         Error::Upstream(_) => is(Outcome::UpstreamFailed),
         _ => is(Outcome::Invalid),
     };

@@ -41,6 +41,8 @@ use call::Intake;
 use charge::Books;
 pub use config::Config;
 use config::Limits;
+use demand::Counting;
+pub use demand::{LoadError, load as prompt_counter};
 use events::Events;
 use generation::Generation;
 use in_flight::InFlight;
@@ -65,6 +67,7 @@ pub struct Proxy {
     limits: Limits,
     intake: Intake,
     generation: RwLock<Arc<Generation>>,
+    counting: Counting,
     quota: Arc<Quota>,
     upstreams: Upstreams,
     events: Arc<Events>,
@@ -85,6 +88,7 @@ impl Proxy {
             limits: config.limits,
             intake: Intake::new(&config.limits),
             generation: RwLock::new(Arc::new(generation)),
+            counting: Counting::default(),
             quota,
             upstreams: Upstreams::new(config.limits, salts, events.clone()),
             in_flight: InFlight::new(config.limits.in_flight, events.in_flight()),

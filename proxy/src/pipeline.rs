@@ -14,7 +14,6 @@ use crate::{
     body::Body,
     call::{Call, ReadError},
     charge::Charge,
-    demand,
     error::Error,
     generation::Caller,
     journal,
@@ -87,7 +86,7 @@ impl Proxy {
         let call = Call::parse(endpoint, deployment, body)?;
         journal::asked(entry, &call);
         let name = generation.catalogue.find(&call.model).ok_or_else(|| Error::UnknownModel(call.model.clone()))?;
-        let demand = demand::of(&call, &name.model).await?;
+        let demand = self.counting.demand(&call, &name.model, tenant).await?;
         journal::demanded(entry, &demand);
         let chain = tenant.chain(name.index, |who| self.quota.chain(who, &[&name.model.name, &call.model]));
         let reserved = self.quota.reserve(chain, demand).await; // dropped unsent: all back

@@ -80,7 +80,7 @@ fn verdict(error: &Error) -> Verdict {
         }
         Error::Refused(Refused::Limit(refusal)) => refused(refusal),
         Error::Refused(Refused::Store(_)) => is(S::SERVICE_UNAVAILABLE, SERVER, "quota_store_unavailable", soon),
-        Error::Refused(Refused::Overloaded) | Error::Overloaded => {
+        Error::Refused(Refused::Overloaded) | Error::Overloaded | Error::Uncounted => {
             is(S::SERVICE_UNAVAILABLE, SERVER, "overloaded", soon)
         }
         Error::Upstream(failure) => failed(failure),

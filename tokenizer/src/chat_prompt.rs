@@ -7,6 +7,7 @@ use serde_json::Value;
 
 use crate::Tokenizer;
 use crate::chat_template::{ChatTemplate, TemplateError};
+use crate::specials::Part;
 use crate::stand_ins::StandIns;
 
 /// The prompt of a conversation.
@@ -25,6 +26,29 @@ impl ChatPrompt {
         let (text, stand_ins) = guarded(template, tokenizer, messages, tools, add_generation_prompt)?;
         let ids = tokenizer.encode_parts(&text, |part| stand_ins.restore(part));
         Ok(tokenizer.begin(ids))
+    }
+
+    /// How many tokens [`render`](Self::render) would make. `count` counts the stretches of text between control tokens.
+    pub(crate) fn count(
+        template: &ChatTemplate,
+        tokenizer: &Tokenizer,
+        messages: &Value,
+        tools: Option<&Value>,
+        count: impl Fn(&str) -> u64,
+    ) -> Result<u64, TemplateError> {
+        let (text, stand_ins) = guarded(template, tokenizer, messages, tools, true)?;
+        let mut begins = None;
+        let mut tokens = 0;
+        tokenizer.specials.split_control(&text, &mut |part| {
+            let (first, more) = match part {
+                Part::Token(id) => (Some(id), 1),
+                Part::Text(text) => (None, count(&stand_ins.restore(text))),
+            };
+            begins.get_or_insert(first);
+            tokens += more;
+        });
+        let begins_by_itself = begins.flatten() == tokenizer.bos();
+        Ok(tokens + u64::from(tokenizer.adds_bos() && !begins_by_itself))
     }
 
     /// The rendered text, for showing; it does not tell what is a control token and what only looks like one.
@@ -48,7 +72,7 @@ fn guarded<'t>(
     tools: Option<&Value>,
     add_generation_prompt: bool,
 ) -> Result<(String, StandIns<'t>), TemplateError> {
-    let messages = flattened(template, messages)?;
+    let messages = adapted(template, messages)?;
     let stand_ins = StandIns::new(tokenizer.specials.control(), [&*messages].into_iter().chain(tools))
         .ok_or(TemplateError::PrivateUse)?;
     let messages = stand_ins.guard(&messages);
@@ -57,15 +81,21 @@ fn guarded<'t>(
     Ok((text, stand_ins))
 }
 
-/// For a template that wants strings, lists of text parts are joined by newlines.
-fn flattened<'m>(template: &ChatTemplate, messages: &'m Value) -> Result<Cow<'m, Value>, TemplateError> {
-    let has_parts = |message: &Value| message["content"].is_array();
-    if template.takes_parts() || !messages.as_array().is_some_and(|messages| messages.iter().any(has_parts)) {
+/// For a template that wants strings, lists of text parts are joined by newlines; for one that knows no developers,
+/// they are the system.
+fn adapted<'m>(template: &ChatTemplate, messages: &'m Value) -> Result<Cow<'m, Value>, TemplateError> {
+    let has_parts = |message: &Value| !template.takes_parts() && message["content"].is_array();
+    let is_unknown = |message: &Value| !template.knows_developers() && message["role"] == "developer";
+    let differs = |message: &Value| has_parts(message) || is_unknown(message);
+    if !messages.as_array().is_some_and(|messages| messages.iter().any(differs)) {
         return Ok(Cow::Borrowed(messages));
     }
     let mut messages = messages.clone();
     for (index, message) in messages.as_array_mut().into_iter().flatten().enumerate() {
-        if let Some(parts) = message["content"].as_array() {
+        if is_unknown(message) {
+            message["role"] = "system".into();
+        }
+        if let Some(parts) = message["content"].as_array().filter(|_| has_parts(message)) {
             let texts = parts.iter().map(|part| text_of(part, index)).collect::<Result<Vec<_>, _>>()?;
             message["content"] = Value::String(texts.join("\n"));
         }

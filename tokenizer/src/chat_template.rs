@@ -38,6 +38,7 @@ pub struct ChatTemplate {
     bos: String,
     eos: String,
     takes_parts: bool,
+    knows_developers: bool,
 }
 
 impl ChatTemplate {
@@ -66,12 +67,18 @@ impl ChatTemplate {
         environment.add_template_owned(NAME, source.to_owned()).map_err(refuse)?;
         // Templates that take lists of content parts look at the parts' types; the others expect a string.
         let takes_parts = ["['type']", "[\"type\"]", ".type"].iter().any(|look| source.contains(look));
-        Ok(Self { environment, bos: bos.to_owned(), eos: eos.to_owned(), takes_parts })
+        let knows_developers = source.contains("developer");
+        Ok(Self { environment, bos: bos.to_owned(), eos: eos.to_owned(), takes_parts, knows_developers })
     }
 
     /// Whether message contents may stay lists of parts.
     pub(crate) fn takes_parts(&self) -> bool {
         self.takes_parts
+    }
+
+    /// Whether it has words for the role that other templates call system.
+    pub(crate) fn knows_developers(&self) -> bool {
+        self.knows_developers
     }
 
     pub(crate) fn render(

@@ -2,7 +2,7 @@
 
 use gguf::File;
 
-use crate::byte_level::ByteLevel;
+use crate::byte_level::{ByteLevel, Merges};
 use crate::error::LoadError;
 use crate::pre_tokenizer::Scheme;
 use crate::sentencepiece::SentencePiece;
@@ -114,29 +114,84 @@ fn sentencepiece(file: &File, kinds: &[Kind]) -> Result<(Model, Vocab), LoadErro
 }
 
 fn byte_level(file: &File, kinds: &[Kind], scheme: &Scheme) -> Result<(Model, Vocab), LoadError> {
+    let (vocab, merges) = byte_level_parts(file, kinds)?;
+    Ok((Model::ByteLevel(Box::new(ByteLevel::new(&vocab, merges, scheme)?)), vocab))
+}
+
+fn byte_level_parts(file: &File, kinds: &[Kind]) -> Result<(Vocab, Merges), LoadError> {
     let mut vocab = Vocab::with_capacity(kinds.len());
-    let mut tokens = Vec::with_capacity(kinds.len());
+    let mut parts = Merges::default();
     for ((id, piece), &kind) in (0..).zip(file.array(&key("tokens"))?.strings()?).zip(kinds) {
         let piece = utf8(piece, "token", id)?;
         vocab.push_byte_level(piece, kind);
         // Text must never merge into a control token, so the model does not know them.
         if !matches!(kind, Kind::Control | Kind::Unknown) {
-            tokens.push((piece.to_owned(), id));
+            parts.ids.insert(piece.to_owned(), id);
         }
     }
-    let mut merges = Vec::new();
     for (rank, merge) in (0..).zip(file.array(&key("merges"))?.strings()?) {
         let merge = utf8(merge, "merge", rank)?;
         let Some((left, right)) = merge.split_once(' ').filter(|(left, right)| !left.is_empty() && !right.is_empty())
         else {
             return Err(LoadError::Vocabulary { reason: format!("merge {rank} is {merge:?}, expected two pieces") });
         };
-        merges.push((left.to_owned(), right.to_owned()));
+        parts.merges.push((left.to_owned(), right.to_owned()));
     }
-    Ok((Model::ByteLevel(Box::new(ByteLevel::new(tokens, merges, scheme)?)), vocab))
+    Ok((vocab, parts))
 }
 
 fn utf8<'a>(bytes: &'a [u8], what: &str, index: u32) -> Result<&'a str, LoadError> {
     std::str::from_utf8(bytes)
         .map_err(|error| LoadError::Vocabulary { reason: format!("{what} {index} is not UTF-8: {error}") })
+}
+
+#[cfg(test)]
+pub(crate) fn sentencepiece_of(file: &File) -> Result<(Model, Vocab), LoadError> {
+    sentencepiece(file, &kinds(file)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use std::sync::LazyLock;
+
+    use super::*;
+    use crate::real;
+
+    /// SmolLM2 in one pass, and merge by merge through the library.
+    static BOTH: LazyLock<[ByteLevel; 2]> = LazyLock::new(|| {
+        let file = File::open_metadata(real::model(real::SMOLLM2)).unwrap();
+        let (vocab, merges) = byte_level_parts(&file, &kinds(&file).unwrap()).unwrap();
+        let scheme = Scheme::named("smollm").unwrap();
+        let fast = ByteLevel::new(&vocab, merges.clone(), scheme).unwrap();
+        assert!(matches!(fast, ByteLevel::Words { .. }), "the bundled model goes the fast way");
+        [fast, ByteLevel::library(merges, scheme).unwrap()]
+    });
+
+    fn check(text: &str) {
+        let [fast, library] = BOTH.each_ref().map(|model| {
+            let mut ids = Vec::new();
+            model.encode(text, &mut ids);
+            ids
+        });
+        assert_eq!(fast, library, "{text:?}");
+    }
+
+    #[test]
+    fn long_pieces_have_the_tokens_of_the_library() {
+        for piece in ["a", "Ab", "xq", " ", "=", "\n", "z'", "漢", "😀", "字的", "é", "\u{301}", "-=", "7"] {
+            [2, 31, 64, 200, 1000].into_iter().for_each(|length| check(&piece.repeat(length)));
+        }
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(1000))]
+
+        #[test]
+        fn any_text_has_the_tokens_of_the_library(
+            text in "\\PC{0,80}|[abtehnsi]{0,400}|[的是不我一有大在人]{0,120}|[0-9A-Za-z+/]{0,300}|([a-z]{1,9}[ ,.'\n]{1,2}){0,30}"
+        ) {
+            check(&text);
+        }
+    }
 }

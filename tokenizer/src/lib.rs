@@ -1,24 +1,31 @@
 //! Text to tokens and back, chat templates, and the prompt count of OpenAI chat requests. Gateway and engine count
 //! with the same code, so that what is reserved is what is used. No I/O but reading the tokenizer's own file.
 
-mod ascii;
+mod bits;
+mod blocks;
+mod bpe;
 mod builtin;
 mod byte_level;
+mod characters;
 mod chat_prompt;
 mod chat_template;
 mod chunks;
+mod count_cache;
 mod detokenize;
 mod error;
 mod gguf_vocab;
 mod hugging_face;
 pub mod openai_chat;
+mod pattern;
 mod pieces;
 mod pre_tokenizer;
 mod prompt_counter;
 mod sentencepiece;
 mod specials;
 mod stand_ins;
+mod trie;
 mod vocab;
+mod words;
 
 use std::borrow::Cow;
 use std::fmt;
@@ -140,6 +147,18 @@ impl Tokenizer {
         self.encode(text, Special::Plain).len()
     }
 
+    /// `text` in blocks of about `wanted` bytes whose tokens add up to those of the whole. The same beginning makes the
+    /// same blocks, whatever comes after it.
+    pub(crate) fn blocks<'t>(&self, text: &'t str, wanted: usize) -> impl Iterator<Item = &'t str> {
+        blocks::blocks(text, wanted, |before| match &self.model {
+            _ if self.specials.may_join_words() => false,
+            Model::SentencePiece(model) => model.may_cut_after(before),
+            Model::ByteLevel(_) | Model::Builtin(_) => true,
+            // Whatever the file says.
+            Model::HuggingFace(_) => false,
+        })
+    }
+
     /// Puts the begin and end tokens around a prompt that the model expects there, and that are not there yet.
     pub fn frame(&self, ids: Vec<u32>) -> Vec<u32> {
         let mut ids = self.begin(ids);
@@ -239,5 +258,21 @@ impl fmt::Debug for Tokenizer {
             Model::Builtin(_) => "built-in",
         };
         f.debug_struct("Tokenizer").field("model", &model).finish_non_exhaustive()
+    }
+}
+
+/// The two bundled models, for tests that stand beside the code.
+#[cfg(test)]
+mod real {
+    use std::path::PathBuf;
+
+    pub(crate) const SMOLLM2: &str = "smollm2-135m-instruct-q4_1.gguf";
+    pub(crate) const GEMMA3: &str = "gemma-3-270m-q4_k_m.gguf";
+
+    #[expect(clippy::disallowed_methods, reason = "the test run names the folder with the real models")]
+    pub(crate) fn model(name: &str) -> PathBuf {
+        let folder = std::env::var_os("PENSTOCK_TEST_MODELS")
+            .expect("set PENSTOCK_TEST_MODELS to the folder with the two model files (tests/run does)");
+        PathBuf::from(folder).join(name)
     }
 }

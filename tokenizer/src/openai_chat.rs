@@ -1,16 +1,17 @@
 //! The prompt tokens of a chat request as OpenAI's API counts them, found by comparing requests with the usage they
 //! were billed: a few tokens around each message, tools as TypeScript definitions, images by their size.
 
+mod audio;
+mod base64_text;
 mod functions;
 mod image;
 mod parts;
+mod response_format;
 
 use serde_json::Value;
 
 pub use image::ImageRule;
 pub use parts::Estimates;
-
-use crate::Tokenizer;
 
 /// Around every message: start, role and end marks.
 const PER_MESSAGE: u64 = 3;
@@ -31,6 +32,7 @@ pub struct Request<'r> {
     /// The older form of `tools` and `tool_choice`.
     pub functions: Option<&'r Value>,
     pub function_call: Option<&'r Value>,
+    pub response_format: Option<&'r Value>,
 }
 
 impl<'r> Request<'r> {
@@ -42,6 +44,7 @@ impl<'r> Request<'r> {
             tool_choice: body.get("tool_choice"),
             functions: body.get("functions"),
             function_call: body.get("function_call"),
+            response_format: body.get("response_format"),
         }
     }
 
@@ -58,10 +61,11 @@ impl<'r> Request<'r> {
     }
 }
 
-/// Prompt tokens of the request. Exact for text, names, functions and calls; parts that are not text cost what
-/// `estimates` says. Malformed fields cost nothing: refusing them is not the count's business.
-pub fn count(tokenizer: &Tokenizer, request: &Request<'_>, estimates: &Estimates) -> u64 {
-    let counter = Counter { tokenizer, estimates };
+/// Prompt tokens of the request; `count` counts a text. Exact for text, names, functions and calls; parts that are not
+/// text cost what `estimates` says, and a schema for the answer what it costs written out. Malformed fields cost
+/// nothing: refusing them is not the count's business.
+pub(crate) fn count(count: &dyn Fn(&str) -> u64, request: &Request<'_>, estimates: &Estimates) -> u64 {
+    let counter = Counter { count, estimates };
     let functions = request.functions();
     let system = request.messages().iter().position(is_system);
     let mut tokens = ANSWER;
@@ -73,6 +77,9 @@ pub fn count(tokenizer: &Tokenizer, request: &Request<'_>, estimates: &Estimates
     if !functions.is_empty() {
         tokens += counter.text(&functions::definitions(&functions)) + AROUND_DEFINITIONS;
         tokens -= if system.is_some() { SHARED_WITH_SYSTEM } else { 0 };
+    }
+    if let Some(schema) = request.response_format.and_then(response_format::written) {
+        tokens += counter.text(&schema);
     }
     tokens + counter.choice(request.function_call) + counter.choice(request.tool_choice)
 }
@@ -89,13 +96,13 @@ fn is_system(message: &Value) -> bool {
 }
 
 struct Counter<'c> {
-    tokenizer: &'c Tokenizer,
+    count: &'c dyn Fn(&str) -> u64,
     estimates: &'c Estimates,
 }
 
 impl Counter<'_> {
     fn text(&self, text: &str) -> u64 {
-        if text.is_empty() { 0 } else { self.tokenizer.count(text) as u64 }
+        if text.is_empty() { 0 } else { (self.count)(text) }
     }
 
     fn field(&self, object: &Value, name: &str) -> u64 {

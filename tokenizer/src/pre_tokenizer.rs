@@ -8,12 +8,15 @@ use tokenizers::pre_tokenizers::split::{Split, SplitPattern};
 use tokenizers::{PreTokenizerWrapper, SplitDelimiterBehavior};
 
 use crate::error::LoadError;
+use crate::pattern::Pattern;
 
 /// One family of pre-tokenizers.
 pub(crate) struct Scheme {
     names: &'static [&'static str],
     /// Applied in turn, each to the pieces of the one before.
-    patterns: &'static [&'static str],
+    pub(crate) patterns: &'static [&'static str],
+    /// The same by hand, where that is written.
+    pub(crate) pattern: Option<Pattern>,
     /// A word that is a token as a whole is not built by merges.
     pub(crate) ignore_merges: bool,
     /// The tokenizer composes characters (NFC) first.
@@ -23,7 +26,8 @@ pub(crate) struct Scheme {
 }
 
 /// What most families do; the table names the exceptions.
-const USUAL: Scheme = Scheme { names: &[], patterns: &[], ignore_merges: false, compose: false, begins: false };
+const USUAL: Scheme =
+    Scheme { names: &[], patterns: &[], pattern: None, ignore_merges: false, compose: false, begins: false };
 
 const GPT2: &str = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+";
 const LLAMA3: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
@@ -37,26 +41,57 @@ const SCHEMES: &[Scheme] = &[
     Scheme {
         names: &["smollm", "starcoder", "refact", "command-r", "codeshell", "exaone", "minerva-7b"],
         patterns: &[r"\p{N}", GPT2],
+        pattern: Some(Pattern::Gpt2 { digits_apart: true }),
         ..USUAL
     },
     Scheme {
         names: &["gpt-2", "phi-2", "mpt", "olmo", "gigachat", "mellum", "exaone4", "trillion", "granite-docling"],
         patterns: &[GPT2],
+        pattern: Some(Pattern::Gpt2 { digits_apart: false }),
         ..USUAL
     },
     Scheme {
         names: &["llama-bpe", "llama3", "llama-v3", "falcon3", "falcon-h1", "pixtral", "midm-2.0", "lfm2"],
         patterns: &[LLAMA3],
+        pattern: Some(Pattern::Cl100k { digits: 3, tail: false }),
         ignore_merges: true,
         begins: true,
         ..USUAL
     },
-    Scheme { names: &["dbrx", "smaug-bpe"], patterns: &[LLAMA3], ..USUAL },
+    Scheme {
+        names: &["dbrx", "smaug-bpe"],
+        patterns: &[LLAMA3],
+        pattern: Some(Pattern::Cl100k { digits: 3, tail: false }),
+        ..USUAL
+    },
     // Qwen's own tokenizer composes characters; its patterns are the same as those of the names below it.
-    Scheme { names: &["qwen2", "deepseek-r1-qwen"], patterns: &[QWEN2], compose: true, ..USUAL },
-    Scheme { names: &["stablelm2", "hunyuan", "megrez"], patterns: &[QWEN2], ..USUAL },
-    Scheme { names: &["gpt-4o", "llama4"], patterns: &[GPT4O], ..USUAL },
-    Scheme { names: &["tekken"], patterns: &[TEKKEN], ignore_merges: true, begins: true, ..USUAL },
+    Scheme {
+        names: &["qwen2", "deepseek-r1-qwen"],
+        patterns: &[QWEN2],
+        pattern: Some(Pattern::Cl100k { digits: 1, tail: false }),
+        compose: true,
+        ..USUAL
+    },
+    Scheme {
+        names: &["stablelm2", "hunyuan", "megrez"],
+        patterns: &[QWEN2],
+        pattern: Some(Pattern::Cl100k { digits: 1, tail: false }),
+        ..USUAL
+    },
+    Scheme {
+        names: &["gpt-4o", "llama4"],
+        patterns: &[GPT4O],
+        pattern: Some(Pattern::O200k { digits: 3, contractions: true }),
+        ..USUAL
+    },
+    Scheme {
+        names: &["tekken"],
+        patterns: &[TEKKEN],
+        pattern: Some(Pattern::O200k { digits: 1, contractions: false }),
+        ignore_merges: true,
+        begins: true,
+        ..USUAL
+    },
     Scheme {
         names: &["deepseek-v3", "hunyuan-dense"],
         patterns: &[r"\p{N}{1,3}", "[一-龥぀-ゟ゠-ヿ]+", DEEPSEEK3],
@@ -73,6 +108,11 @@ impl Scheme {
             let known = SCHEMES.iter().flat_map(|scheme| scheme.names).copied().collect::<Vec<_>>().join(", ");
             LoadError::Pre { found: pre.to_owned(), known }
         })
+    }
+
+    #[cfg(test)]
+    pub(crate) fn all() -> impl Iterator<Item = &'static Self> {
+        SCHEMES.iter()
     }
 
     pub(crate) fn build(&self) -> Result<PreTokenizerWrapper, LoadError> {

@@ -1,17 +1,19 @@
 //! SentencePiece BPE ("llama" vocabularies): the best-scored adjacent pair whose concatenation is a piece is merged
 //! until none is left. Merges are implied by the pieces and their scores, so none are stored: the 513,511 merges
-//! that Gemma's vocabulary implies would cost seconds and tens of megabytes at load.
+//! that Gemma's vocabulary implies would cost seconds and tens of megabytes at load. Where the scores allow it, words
+//! are encoded in one pass (`bpe`), else pair by pair.
 
-use std::collections::BinaryHeap;
+mod by_score;
 
+use by_score::{Buffers, ByScore};
+
+use crate::bpe::{Bpe, DeadEnds};
 use crate::error::LoadError;
-use crate::pieces::Pieces;
 use crate::vocab::{Kind, SPACE_MARK, Vocab};
 
 #[derive(Debug)]
 pub(crate) struct SentencePiece {
-    pieces: Pieces,
-    scores: Vec<f32>,
+    merging: Merging,
     /// The token of each byte, for characters that have none.
     bytes: [Option<u32>; 256],
     unknown: Option<u32>,
@@ -22,8 +24,18 @@ pub(crate) struct SentencePiece {
     joins_space: [bool; 256],
 }
 
-/// Marks a symbol that is no piece.
-const NONE: u32 = u32::MAX;
+#[derive(Debug)]
+enum Merging {
+    OnePass(Bpe),
+    ByScore(ByScore),
+}
+
+/// Buffers of one encode call, used again for every word.
+#[derive(Default)]
+pub(crate) struct Scratch {
+    dead: DeadEnds,
+    merging: Buffers,
+}
 
 impl SentencePiece {
     pub(crate) fn new(
@@ -49,7 +61,16 @@ impl SentencePiece {
                 _ => {}
             }
         }
-        Ok(Self { pieces: Pieces::of(vocab), scores, bytes, unknown, space_prefix, joins_space })
+        let merging = match one_pass(vocab, &scores) {
+            Some(bpe) => Merging::OnePass(bpe),
+            None => Merging::ByScore(ByScore::new(vocab, scores)),
+        };
+        Ok(Self { merging, bytes, unknown, space_prefix, joins_space })
+    }
+
+    /// Whether a space after this byte starts a new word, and both sides of it can be encoded apart.
+    pub(crate) fn may_cut_after(&self, before: u8) -> bool {
+        !self.space_prefix && !self.joins_space[before as usize]
     }
 
     pub(crate) fn space_prefix(&self) -> bool {
@@ -80,62 +101,23 @@ impl SentencePiece {
     }
 
     fn word(&self, vocab: &Vocab, word: &str, scratch: &mut Scratch, ids: &mut Vec<u32>) {
-        let Scratch { symbols, heap } = scratch;
-        symbols.clear();
-        heap.clear();
-        for (start, char) in word.char_indices() {
-            let index = symbols.len() as u32;
-            let len = char.len_utf8() as u32;
-            let id = self.pieces.find(vocab, &word.as_bytes()[start..start + len as usize]).unwrap_or(NONE);
-            symbols.push(Symbol { start: start as u32, len, previous: index.wrapping_sub(1), next: index + 1, id });
-        }
-        let end = symbols.len() as u32;
-        for right in 1..end {
-            self.offer(vocab, word, symbols, heap, right - 1, right);
-        }
-        while let Some(merge) = heap.pop() {
-            let (left, right) = (merge.left(), merge.right);
-            let (l, r) = (symbols[left as usize], symbols[right as usize]);
-            // One side has been merged with something else since this pair was offered.
-            if l.len == 0 || r.len == 0 || l.len + r.len != merge.len {
-                continue;
+        match &self.merging {
+            Merging::OnePass(bpe) => self.in_one_pass(bpe, word, &mut scratch.dead, ids),
+            Merging::ByScore(by_score) => {
+                by_score.encode(vocab, word, &mut scratch.merging, ids, |char, ids| self.fall_back(char, ids));
             }
-            symbols[left as usize] = Symbol { len: merge.len, next: r.next, id: merge.id, ..l };
-            symbols[right as usize].len = 0;
-            if r.next != end {
-                symbols[r.next as usize].previous = left;
-                self.offer(vocab, word, symbols, heap, left, r.next);
-            }
-            if l.previous != NONE {
-                self.offer(vocab, word, symbols, heap, l.previous, left);
-            }
-        }
-        let mut at = 0;
-        while at != end {
-            let symbol = symbols[at as usize];
-            match symbol.id {
-                NONE => self.fall_back(&word.as_bytes()[symbol.start as usize..][..symbol.len as usize], ids),
-                id => ids.push(id),
-            }
-            at = symbol.next;
         }
     }
 
-    /// Puts the pair on the heap if its concatenation is a piece.
-    fn offer(
-        &self,
-        vocab: &Vocab,
-        word: &str,
-        symbols: &[Symbol],
-        heap: &mut BinaryHeap<Merge>,
-        left: u32,
-        right: u32,
-    ) {
-        let (l, r) = (symbols[left as usize], symbols[right as usize]);
-        let len = l.len + r.len;
-        let joined = &word.as_bytes()[l.start as usize..][..len as usize];
-        if let Some(id) = self.pieces.find(vocab, joined) {
-            heap.push(Merge::new(self.scores[id as usize], left, right, len, id));
+    /// Characters without a piece stand between what is encoded.
+    fn in_one_pass(&self, bpe: &Bpe, word: &str, dead: &mut DeadEnds, ids: &mut Vec<u32>) {
+        let mut at = 0;
+        loop {
+            at += bpe.encode(&word.as_bytes()[at..], dead, ids);
+            let Some(char) = word[at..].chars().next() else { return };
+            let end = at + char.len_utf8();
+            self.fall_back(&word.as_bytes()[at..end], ids);
+            at = end;
         }
     }
 
@@ -148,49 +130,34 @@ impl SentencePiece {
     }
 }
 
-/// Buffers of one encode call, used again for every word.
-#[derive(Default)]
-pub(crate) struct Scratch {
-    symbols: Vec<Symbol>,
-    heap: BinaryHeap<Merge>,
-}
-
-/// A stretch of the word in a doubly linked list; `len` 0 = merged away.
-#[derive(Clone, Copy)]
-struct Symbol {
-    start: u32,
-    len: u32,
-    previous: u32,
-    next: u32,
-    id: u32,
-}
-
-/// Ordered by score, then the leftmost pair first.
-#[derive(PartialEq, Eq, PartialOrd, Ord)]
-struct Merge {
-    /// The score in an order-preserving form above, the complement of the left index below.
-    key: u64,
-    right: u32,
-    len: u32,
-    id: u32,
-}
-
-impl Merge {
-    fn new(score: f32, left: u32, right: u32, len: u32, id: u32) -> Self {
-        // Flipping the sign bit (and all bits of negative numbers) makes floats sort as integers; -0.0 is 0.0.
-        let bits = (score + 0.0).to_bits();
-        let ordered = if bits >> 31 == 0 { bits | 1 << 31 } else { !bits };
-        Self { key: u64::from(ordered) << 32 | u64::from(!left), right, len, id }
+/// `None`: the pieces or their scores are such that the order of merges matters in more ways than a rank can say.
+fn one_pass(vocab: &Vocab, scores: &[f32]) -> Option<Bpe> {
+    let is_symbol = |text: &[u8]| std::str::from_utf8(text).is_ok_and(|text| text.chars().nth(1).is_none());
+    let normal = || vocab.iter().filter(|&(_, text, kind)| kind == Kind::Normal && !text.is_empty());
+    let mut has_piece = vec![false; char::MAX as usize + 1];
+    for char in normal().filter_map(|(_, text, _)| std::str::from_utf8(text).ok().filter(|_| is_symbol(text))) {
+        char.chars().for_each(|char| has_piece[char as usize] = true);
     }
-
-    fn left(&self) -> u32 {
-        !(self.key as u32)
+    let is_made_of_pieces =
+        |text: &[u8]| std::str::from_utf8(text).is_ok_and(|text| text.chars().all(|char| has_piece[char as usize]));
+    if !normal().all(|(_, text, _)| is_made_of_pieces(text)) {
+        return None;
     }
+    let score = |id: &u32| scores[*id as usize];
+    let mut order: Vec<u32> = normal().filter(|(_, text, _)| !is_symbol(text)).map(|(id, ..)| id).collect();
+    order.sort_by(|a, b| score(b).total_cmp(&score(a)));
+    let is_tied = order.windows(2).any(|pair| score(&pair[0]) == score(&pair[1]));
+    if is_tied { None } else { Bpe::of_order(vocab, order.into_iter(), is_symbol, false) }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::sync::LazyLock;
+
+    use proptest::prelude::*;
+
     use super::*;
+    use crate::{Model, gguf_vocab, real};
 
     fn model(pieces: &[(&str, f32, Kind)]) -> (Vocab, SentencePiece) {
         let mut vocab = Vocab::default();
@@ -204,6 +171,11 @@ mod tests {
         let mut ids = Vec::new();
         model.encode(vocab, text, &mut Scratch::default(), &mut ids);
         ids
+    }
+
+    /// The same vocabulary, merged pair by pair.
+    fn by_score(vocab: &Vocab, scores: &[f32], model: SentencePiece) -> SentencePiece {
+        SentencePiece { merging: Merging::ByScore(ByScore::new(vocab, scores.to_vec())), ..model }
     }
 
     fn small() -> (Vocab, SentencePiece) {
@@ -244,5 +216,54 @@ mod tests {
     #[test]
     fn literal_space_marks_are_spaces() {
         assert_eq!(encode(&small(), "b▁a"), encode(&small(), "b a"));
+    }
+
+    #[test]
+    fn vocabularies_with_ties_or_missing_characters_are_merged_pair_by_pair() {
+        let is_one_pass = |pieces: &[(&str, f32, Kind)]| matches!(model(pieces).1.merging, Merging::OnePass(_));
+        let small = [("a", -4.0, Kind::Normal), ("b", -5.0, Kind::Normal), ("ab", -1.0, Kind::Normal)];
+        assert!(is_one_pass(&small));
+        assert!(!is_one_pass(&[&small[..], &[("ba", -1.0, Kind::Normal)]].concat()));
+        assert!(!is_one_pass(&[&small[..], &[("ac", -2.0, Kind::Normal)]].concat()));
+    }
+
+    /// Gemma 3 in one pass, and pair by pair.
+    static GEMMA3: LazyLock<[(Vocab, SentencePiece); 2]> = LazyLock::new(|| {
+        let file = gguf::File::open_metadata(real::model(real::GEMMA3)).unwrap();
+        let load = || {
+            let (Model::SentencePiece(model), vocab) = gguf_vocab::sentencepiece_of(&file).unwrap() else {
+                panic!("a SentencePiece model")
+            };
+            (vocab, *model)
+        };
+        let (fast, (vocab, slow)) = (load(), load());
+        assert!(matches!(fast.1.merging, Merging::OnePass(_)), "the bundled model goes the fast way");
+        let scores: Vec<f32> = file.array("tokenizer.ggml.scores").unwrap().f32s().unwrap().collect();
+        let slow = by_score(&vocab, &scores, slow);
+        [fast, (vocab, slow)]
+    });
+
+    fn check(text: &str) {
+        let [fast, slow] = GEMMA3.each_ref().map(|model| encode(model, text));
+        assert_eq!(fast, slow, "{text:?}");
+    }
+
+    #[test]
+    fn long_words_of_every_kind() {
+        for piece in ["a", "Ab", "xq", " ", "=", "z'", "漢", "😀", "字的", "é", "\u{301}", "-=", "7", "\u{e000}a"]
+        {
+            [2, 31, 64, 200, 1000].into_iter().for_each(|length| check(&piece.repeat(length)));
+        }
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(1000))]
+
+        #[test]
+        fn any_text_has_the_same_tokens_both_ways(
+            text in "\\PC{0,80}|[abtehnsi]{0,400}|[的是不我一有大在人]{0,120}|[0-9A-Za-z+/]{0,300}|([a-z]{1,9}[ ,.']{1,2}){0,30}"
+        ) {
+            check(&text);
+        }
     }
 }

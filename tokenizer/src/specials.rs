@@ -1,7 +1,7 @@
 //! Finds the fixed strings of a vocabulary (control and user-defined tokens) in text. What lies between them is
 //! text for the model.
 
-use aho_corasick::{AhoCorasick, Input, MatchKind};
+use aho_corasick::{AhoCorasick, AhoCorasickKind, Input, MatchKind};
 
 use crate::error::LoadError;
 use crate::vocab::{Kind, Vocab};
@@ -57,6 +57,11 @@ impl Specials {
         self.control.split(text, part);
     }
 
+    /// Whether a fixed string that is found in any text holds a space after something else.
+    pub(crate) fn may_join_words(&self) -> bool {
+        self.user_defined.joins_words
+    }
+
     pub(crate) fn control(&self) -> &Strings {
         &self.control
     }
@@ -71,6 +76,7 @@ pub(crate) struct Strings {
     sorted: Vec<Box<str>>,
     first_chars: Vec<char>,
     longest: usize,
+    joins_words: bool,
 }
 
 impl Strings {
@@ -88,6 +94,7 @@ impl Strings {
             false => Some(
                 AhoCorasick::builder()
                     .match_kind(MatchKind::LeftmostLongest)
+                    .kind(kind(&texts))
                     .build(texts.iter().map(|text| text.as_bytes()))
                     .map_err(|error| LoadError::Vocabulary { reason: format!("special tokens: {error}") })?,
             ),
@@ -96,7 +103,9 @@ impl Strings {
         let mut first_chars: Vec<char> = texts.iter().filter_map(|text| text.chars().next()).collect();
         first_chars.dedup();
         let longest = texts.iter().map(|text| text.len()).max().unwrap_or(0);
-        Ok(Self { automaton, ids, sorted: texts, first_chars, longest })
+        let joins = |text: &str| text.as_bytes().windows(2).any(|pair| pair[0] != b' ' && pair[1] == b' ');
+        let joins_words = texts.iter().any(|text| joins(text));
+        Ok(Self { automaton, ids, sorted: texts, first_chars, longest, joins_words })
     }
 
     /// Every character that one of the strings begins with, once.
@@ -147,6 +156,13 @@ impl Strings {
             part(Part::Text(&text[done..]));
         }
     }
+}
+
+/// The fastest automaton for few strings; for thousands it would take megabytes.
+fn kind(texts: &[Box<str>]) -> Option<AhoCorasickKind> {
+    const SMALL: usize = 8 << 10;
+    let bytes: usize = texts.iter().map(|text| text.len()).sum();
+    (bytes <= SMALL).then_some(AhoCorasickKind::DFA)
 }
 
 #[cfg(test)]

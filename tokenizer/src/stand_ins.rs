@@ -12,6 +12,8 @@ use crate::specials::Strings;
 
 /// Supplementary private use area A.
 const PRIVATE_USE: std::ops::RangeInclusive<char> = '\u{F0000}'..='\u{FFFFD}';
+/// The first byte of all of them in UTF-8. Hardly any text has one, and looking for a byte is quick.
+const PRIVATE_USE_BYTE: u8 = 0xF3;
 
 pub(crate) struct StandIns<'t> {
     control: &'t Strings,
@@ -61,7 +63,8 @@ impl<'t> StandIns<'t> {
 
     /// The text as the request and the template wrote it.
     pub(crate) fn restore<'s>(&self, text: &'s str) -> Cow<'s, str> {
-        if text.contains(|char| self.restore.contains_key(&char)) {
+        let may_hold = text.as_bytes().contains(&PRIVATE_USE_BYTE);
+        if may_hold && text.contains(|char| self.restore.contains_key(&char)) {
             Cow::Owned(text.chars().map(|char| self.restore.get(&char).copied().unwrap_or(char)).collect())
         } else {
             Cow::Borrowed(text)
@@ -70,7 +73,11 @@ impl<'t> StandIns<'t> {
 }
 
 fn collect_private_use(value: &Value, taken: &mut HashSet<char>) {
-    let mut collect = |text: &str| taken.extend(text.chars().filter(|char| PRIVATE_USE.contains(char)));
+    let mut collect = |text: &str| {
+        if text.as_bytes().contains(&PRIVATE_USE_BYTE) {
+            taken.extend(text.chars().filter(|char| PRIVATE_USE.contains(char)));
+        }
+    };
     match value {
         Value::String(text) => collect(text),
         Value::Array(values) => values.iter().for_each(|value| collect_private_use(value, taken)),

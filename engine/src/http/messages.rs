@@ -42,22 +42,23 @@ fn role<'a>(place: &str, message: &'a Map<String, Value>) -> Result<&'a str, Err
     }
 }
 
-/// A string, or a list of text parts, which are joined.
+/// A string, or a list of text parts, which are joined by newlines, as other servers and the gateway's count have it.
 fn content(place: &str, message: &Map<String, Value>) -> Result<String, Error> {
     let place = format!("{place}.content");
     match message.get("content") {
         Some(Value::String(text)) => Ok(text.clone()),
         Some(Value::Array(parts)) => {
-            parts.iter().enumerate().map(|(index, part)| text_of(&format!("{place}[{index}]"), part)).collect()
+            let texts = parts.iter().enumerate().map(|(index, part)| text_of(&format!("{place}[{index}]"), part));
+            Ok(texts.collect::<Result<Vec<_>, _>>()?.join("\n"))
         }
         None | Some(Value::Null) => Err(missing(&place)),
         Some(other) => Err(wrong(&place, "a string or a list of parts", other)),
     }
 }
 
-fn text_of(place: &str, part: &Value) -> Result<String, Error> {
+fn text_of<'p>(place: &str, part: &'p Value) -> Result<&'p str, Error> {
     match (part["type"].as_str(), part["text"].as_str()) {
-        (Some("text"), Some(text)) => Ok(text.to_owned()),
+        (Some("text"), Some(text)) => Ok(text),
         (Some("text"), None) => Err(missing(&format!("{place}.text"))),
         (Some(_), _) => Err(unsupported(format!("{place}.type"), "the model reads text only")),
         (None, _) => Err(missing(&format!("{place}.type"))),

@@ -1,12 +1,10 @@
 //! The fields of a request body that the gateway reads, and where they stand in it.
 
-use std::ops::Range;
-
 use bytes::Bytes;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
-use super::Call;
+use super::{Call, Shape};
 use crate::{
     members::{self, Members, place},
     paths::Endpoint,
@@ -32,20 +30,6 @@ impl Invalid {
     }
 }
 
-/// Where the fields stand in the body that others count or change.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Shape {
-    pub model: Option<Range<usize>>,
-    pub stream_options: Option<Range<usize>>,
-    /// `messages`, `prompt` or `input`.
-    pub prompt: Option<Range<usize>>,
-    pub tools: Option<Range<usize>>,
-    pub tool_choice: Option<Range<usize>>,
-    pub functions: Option<Range<usize>>,
-    pub function_call: Option<Range<usize>>,
-    pub cache_salt: Option<Range<usize>>,
-}
-
 /// Raw values of the known keys.
 #[derive(Default)]
 struct Top<'a> {
@@ -62,6 +46,8 @@ struct Top<'a> {
     tool_choice: Option<&'a RawValue>,
     functions: Option<&'a RawValue>,
     function_call: Option<&'a RawValue>,
+    response_format: Option<&'a RawValue>,
+    suffix: Option<&'a RawValue>,
     cache_salt: Option<&'a RawValue>,
 }
 
@@ -93,6 +79,8 @@ pub(super) fn parse(endpoint: Endpoint, deployment: Option<String>, body: Bytes)
         tool_choice: range(top.tool_choice),
         functions: range(top.functions),
         function_call: range(top.function_call),
+        response_format: range(top.response_format),
+        suffix: range(top.suffix),
         cache_salt: top.cache_salt.map(|raw| place(&body, raw)),
     };
     let choices = n.max(best_of).saturating_mul(prompts);
@@ -204,6 +192,8 @@ impl<'a> Members<'a> for Top<'a> {
             "tool_choice" => &mut self.tool_choice,
             "functions" => &mut self.functions,
             "function_call" => &mut self.function_call,
+            "response_format" => &mut self.response_format,
+            "suffix" => &mut self.suffix,
             "cache_salt" => &mut self.cache_salt,
             other => &mut self.caps[CAPS.iter().position(|name| *name == other)?],
         })
@@ -261,6 +251,15 @@ mod tests {
         for body in ["", "[]", "{", "\"x\"", "{\"model\":\"m\",\"messages\":[]} x"] {
             assert_eq!(wrong(body), None, "{body}");
         }
+    }
+
+    #[test]
+    fn all_that_costs_prompt_tokens_is_in_the_size() {
+        let size = |rest: &str| chat(rest).expect("valid").shape.counted() - 2; // the messages' brackets
+        for field in ["tools", "tool_choice", "functions", "function_call", "response_format", "suffix"] {
+            assert_eq!(size(&format!(",\"{field}\":[1,2,3]")), 7, "{field}");
+        }
+        assert_eq!([size(",\"tools\":null"), size(",\"user\":[1,2,3]")], [0, 0]);
     }
 
     #[test]

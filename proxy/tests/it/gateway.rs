@@ -5,6 +5,7 @@ mod upstream;
 
 mod answers;
 mod compatibility;
+mod demand;
 mod ops;
 mod reload;
 mod settlement;

@@ -1,9 +1,7 @@
 //! What an image costs, from its pixel size, and the pixel size from the first bytes of a data URL. Images are never
 //! decoded and never fetched.
 
-use base64::Engine as _;
-use base64::alphabet;
-use base64::engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig};
+use super::base64_text::Base64Text;
 
 /// Pixels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -17,8 +15,8 @@ pub(super) struct Size {
 pub enum ImageRule {
     /// Scaled into 2048 x 2048, then to 768 on the short side; `tile` tokens per 512 x 512 tile and `base` on top.
     Tiles { base: u64, tile: u64 },
-    /// Patches of 32 x 32, at most 1536 of them, times a factor.
-    Patches { factor: f64 },
+    /// Patches of 32 x 32, at most `most` of them, times a factor.
+    Patches { factor: f64, most: u32 },
 }
 
 impl Default for ImageRule {
@@ -28,20 +26,39 @@ impl Default for ImageRule {
 }
 
 impl ImageRule {
-    /// OpenAI's published figures by model name; the default for models it does not list.
+    /// OpenAI's figures by model name: those it publishes and, from GPT-5.2 on, those it bills. The default for models
+    /// that are not listed.
     pub fn of_model(name: &str) -> Self {
+        const fn patches(factor: f64) -> ImageRule {
+            ImageRule::Patches { factor, most: 1536 }
+        }
+        // The first that fits counts, so a family stands after its exceptions.
         const RULES: &[(&str, ImageRule)] = &[
             ("gpt-4o-mini", ImageRule::Tiles { base: 2833, tile: 5667 }),
-            ("gpt-4.1-mini", ImageRule::Patches { factor: 1.62 }),
-            ("gpt-4.1-nano", ImageRule::Patches { factor: 2.46 }),
-            ("gpt-5-mini", ImageRule::Patches { factor: 1.62 }),
-            ("gpt-5-nano", ImageRule::Patches { factor: 2.46 }),
-            ("o4-mini", ImageRule::Patches { factor: 1.72 }),
+            ("gpt-4.1-mini", patches(1.62)),
+            ("gpt-4.1-nano", patches(2.46)),
+            ("gpt-5-mini", patches(1.62)),
+            ("gpt-5-nano", patches(2.46)),
+            ("o4-mini", patches(1.72)),
+            ("codex-mini", patches(1.72)),
+            ("gpt-5.2", patches(1.2)),
+            ("gpt-5.3", patches(1.2)),
+            ("gpt-5.4", ImageRule::Patches { factor: 1.2, most: 2500 }),
             ("gpt-5", ImageRule::Tiles { base: 70, tile: 140 }),
+            ("computer-use", ImageRule::Tiles { base: 65, tile: 129 }),
             ("o1", ImageRule::Tiles { base: 75, tile: 150 }),
             ("o3", ImageRule::Tiles { base: 75, tile: 150 }),
         ];
         RULES.iter().find(|(family, _)| name.starts_with(family)).map_or_else(Self::default, |&(_, rule)| rule)
+    }
+
+    /// The most an image can cost, whatever its size.
+    pub fn worst(self) -> u64 {
+        match self {
+            // 2048 x 768: four tiles by two.
+            Self::Tiles { base, tile } => base + 8 * tile,
+            Self::Patches { factor, most } => (f64::from(most) * factor).ceil() as u64,
+        }
     }
 
     /// `detail: low`, whatever the size.
@@ -62,37 +79,32 @@ impl ImageRule {
                 let tiles = |side: f64| ((side * fit * short).round() / 512.0).ceil().max(1.0);
                 base + tile * (tiles(width) * tiles(height)) as u64
             }
-            Self::Patches { factor } => (patches(width, height) * factor).ceil() as u64,
+            Self::Patches { factor, most } => (patches(width, height, most.into()) * factor).ceil() as u64,
         }
     }
 }
 
-fn patches(width: f64, height: f64) -> f64 {
+fn patches(width: f64, height: f64, most: f64) -> f64 {
     const SIDE: f64 = 32.0;
-    const MOST: f64 = 1536.0;
     let count = (width / SIDE).ceil() * (height / SIDE).ceil();
-    if count <= MOST {
+    if count <= most {
         return count;
     }
     // Scaled down so that whole patches fit one side.
-    let scale = (SIDE * SIDE * MOST / (width * height)).sqrt();
+    let scale = (SIDE * SIDE * most / (width * height)).sqrt();
     let (across, down) = (width * scale / SIDE, height * scale / SIDE);
     let whole = (across.floor().max(1.0) / across).min(down.floor().max(1.0) / down);
-    ((across * whole).ceil() * (down * whole).ceil()).clamp(1.0, MOST)
+    ((across * whole).ceil() * (down * whole).ceil()).clamp(1.0, most)
 }
 
 /// The size of an image in a `data:` URL; `None` for other URLs, other formats and damaged headers.
 pub(super) fn size_of_data_url(url: &str) -> Option<Size> {
-    let (head, data) = url.strip_prefix("data:")?.split_once(',')?;
-    if !head.ends_with(";base64") {
-        return None;
-    }
-    let bytes = Bytes(data.as_bytes());
+    let bytes = Base64Text::new(url).filter(|_| url.starts_with("data:"))?;
     let start: [u8; 30] = bytes.read(0)?;
     match start {
         [0x89, b'P', b'N', b'G', ..] => size(be32(&start, 16), be32(&start, 20)),
         [b'G', b'I', b'F', b'8', ..] => size(le16(&start, 6).into(), le16(&start, 8).into()),
-        [0xFF, 0xD8, ..] => jpeg(&bytes),
+        [0xFF, 0xD8, ..] => jpeg(bytes),
         _ if &start[..4] == b"RIFF" && &start[8..12] == b"WEBP" => webp(&start),
         _ => None,
     }
@@ -103,7 +115,7 @@ fn size(width: u32, height: u32) -> Option<Size> {
 }
 
 /// Walks the segments to the frame header; metadata before it (EXIF, colour profiles) is skipped, not read.
-fn jpeg(bytes: &Bytes<'_>) -> Option<Size> {
+fn jpeg(bytes: Base64Text<'_>) -> Option<Size> {
     const SEGMENTS: usize = 500;
     let mut at = 2;
     for _ in 0..SEGMENTS {
@@ -150,31 +162,10 @@ fn be32(bytes: &[u8], at: usize) -> u32 {
     u32::from_be_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
 }
 
-/// Base64 text, read in places.
-struct Bytes<'a>(&'a [u8]);
-
-const BASE64: GeneralPurpose = GeneralPurpose::new(
-    &alphabet::STANDARD,
-    GeneralPurposeConfig::new()
-        .with_decode_padding_mode(DecodePaddingMode::Indifferent)
-        .with_decode_allow_trailing_bits(true),
-);
-
-impl Bytes<'_> {
-    /// `N` decoded bytes from an offset: only the groups of four characters that hold them are decoded.
-    fn read<const N: usize>(&self, at: usize) -> Option<[u8; N]> {
-        let first = at / 3;
-        let last = (at + N).div_ceil(3);
-        let text = self.0.get(first * 4..self.0.len().min(last * 4))?;
-        let mut decoded = [0; 48];
-        let len = BASE64.decode_slice(text, &mut decoded).ok()?;
-        let skip = at - first * 3;
-        decoded[..len].get(skip..skip + N)?.try_into().ok()
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use base64::Engine as _;
+
     use super::*;
 
     fn data_url(kind: &str, bytes: &[u8]) -> String {
@@ -227,9 +218,22 @@ mod tests {
 
     #[test]
     fn patches_follow_the_documentation() {
-        let cost = |width, height| ImageRule::Patches { factor: 1.0 }.high(Size { width, height });
+        let cost = |width, height| ImageRule::Patches { factor: 1.0, most: 1536 }.high(Size { width, height });
         assert_eq!([cost(1024, 1024), cost(1800, 2400)], [1024, 1452]);
         assert!(cost(u32::MAX, u32::MAX) <= 1536 && cost(u32::MAX, 1) <= 1536);
         assert_eq!(ImageRule::of_model("gpt-4.1-mini").high(Size { width: 1024, height: 1024 }), 1659);
+        assert_eq!(ImageRule::of_model("gpt-5.4-2026-03-05").high(Size { width: 1600, height: 1600 }), 3000);
+    }
+
+    #[test]
+    fn no_image_costs_more_than_the_worst() {
+        for name in ["gpt-4o", "gpt-4o-mini", "gpt-4.1-mini", "gpt-5.4", "gpt-5", "o3"] {
+            let rule = ImageRule::of_model(name);
+            let cost = |width, height| rule.high(Size { width, height });
+            let sizes = [(1, 1), (768, 2048), (2048, 768), (2048, 2048), (4000, 1500), (99_999, 37_500), (512, 8000)];
+            let costs: Vec<u64> = sizes.iter().map(|&(width, height)| cost(width, height)).collect();
+            assert!(costs.iter().all(|cost| *cost <= rule.worst()), "{name}: {costs:?}, worst {}", rule.worst());
+            assert!(costs.iter().any(|cost| *cost * 100 >= rule.worst() * 98), "{name}: {costs:?}, {}", rule.worst());
+        }
     }
 }

@@ -2,14 +2,16 @@
 
 use serde_json::Value;
 
+use super::audio;
+use super::base64_text::Base64Text;
 use super::image::{self, ImageRule};
 
 /// What parts that are not text cost. Estimates for the reservation; the charge follows the reported usage.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Estimates {
+    /// An image whose size cannot be told (a remote URL, which is never fetched, an id, an unknown format) costs the
+    /// most that one can.
     pub image: ImageRule,
-    /// An image whose size cannot be told: a remote URL (never fetched), an id, an unknown format.
-    pub unknown_image: u64,
     /// A file given by id or URL, a video, and the least an inline file costs.
     pub file: u64,
     /// A part of a type that is not known here.
@@ -18,12 +20,10 @@ pub struct Estimates {
 
 impl Default for Estimates {
     fn default() -> Self {
-        Self { image: ImageRule::default(), unknown_image: 765, file: 1_024, unknown_part: 256 }
+        Self { image: ImageRule::default(), file: 1_024, unknown_part: 256 }
     }
 }
 
-/// Compressed speech at 128 kbit/s; OpenAI counts ten tokens a second.
-const AUDIO_BYTES_PER_TOKEN: u64 = 1_600;
 /// Documents are mostly fonts and pictures: about 2,000 tokens in 250 kB.
 const FILE_BYTES_PER_TOKEN: u64 = 128;
 
@@ -46,7 +46,7 @@ impl Estimates {
                 let detail = image["detail"].as_str().or_else(|| part["detail"].as_str());
                 self.image(image["url"].as_str().or_else(|| image.as_str()), detail)
             }
-            Some("input_audio") => bytes_of(&part["input_audio"]["data"]).div_ceil(AUDIO_BYTES_PER_TOKEN).max(1),
+            Some("input_audio") => audio::tokens(part["input_audio"]["data"].as_str().unwrap_or_default()),
             Some("file" | "input_file") => {
                 let nested = bytes_of(&part["file"]["file_data"]);
                 self.file.max(nested.max(bytes_of(&part["file_data"])) / FILE_BYTES_PER_TOKEN)
@@ -62,12 +62,11 @@ impl Estimates {
         }
         match url.and_then(image::size_of_data_url) {
             Some(size) => self.image.high(size),
-            None => self.unknown_image,
+            None => self.image.worst(),
         }
     }
 }
 
-/// How many bytes a base64 string or data URL stands for, without decoding it.
 fn bytes_of(data: &Value) -> u64 {
-    data.as_str().map_or(0, |text| text.len() as u64 / 4 * 3)
+    data.as_str().and_then(Base64Text::new).map_or(0, Base64Text::len)
 }

@@ -145,6 +145,17 @@ fn lists_of_text_parts_become_text_where_the_template_wants_text() {
 }
 
 #[test]
+fn a_developer_is_the_system_where_the_template_knows_none() {
+    let message = |role: &str| json!([{"role": role, "content": "x"}]);
+    let rendered = |source: &str, role: &str| text(source, message(role)).unwrap();
+    assert_eq!(rendered("{{ messages[0].role }}", "developer"), "system");
+    assert_eq!(rendered("{{ messages[0].role }}{# developer #}", "developer"), "developer");
+    assert_eq!(rendered("{{ messages[0].role }}", "user"), "user");
+    let count = |role| ChatPrompt::render(&smollm2(), &SMOL, &message(role), None, true).unwrap().len();
+    assert_eq!(count("developer"), count("system"));
+}
+
+#[test]
 fn absurd_messages_are_errors_not_panics() {
     for messages in [json!(null), json!(7), json!("x"), json!({"a": 1}), json!([null, 1, []]), json!([{"role": 1}])] {
         if let Ok(ids) = ChatPrompt::render(&smollm2(), &SMOL, &messages, None, true) {

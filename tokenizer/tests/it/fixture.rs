@@ -38,6 +38,16 @@ pub fn ids(value: &Value) -> Vec<u32> {
     value.as_array().unwrap().iter().map(|id| u32::try_from(id.as_u64().unwrap()).unwrap()).collect()
 }
 
+/// CPU seconds of this thread, so that a busy machine does not matter.
+#[expect(unsafe_code, reason = "std does not tell how long a thread has run")]
+pub fn cpu_seconds() -> f64 {
+    let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: `now` is a valid, writable timespec, and the clock exists on every supported kernel.
+    let code = unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &mut now) };
+    assert_eq!(code, 0);
+    now.tv_sec as f64 + now.tv_nsec as f64 / 1e9
+}
+
 /// A byte-level vocabulary of the 26 small letters, the space and a few control tokens.
 pub fn small_byte_level(pre: &str) -> Writer {
     let mut tokens: Vec<String> = ('a'..='z').map(String::from).collect();

@@ -62,3 +62,21 @@ fn generations_of_the_reference_end_at_our_end_tokens_only() {
         }
     }
 }
+
+#[test]
+fn openais_encodings_count_as_other_implementations_do() {
+    let golden = golden("openai_text_counts.json");
+    let items = golden["items"].as_array().unwrap();
+    assert!(items.len() >= 60);
+    for name in ["cl100k_base", "o200k_base"] {
+        let tokenizer = Tokenizer::builtin(name).unwrap();
+        for item in items {
+            let text = match (item["text"].as_str(), item["unit"].as_str()) {
+                (Some(text), _) => text.to_owned(),
+                (_, Some(unit)) => unit.repeat(usize::try_from(item["times"].as_u64().unwrap()).unwrap()),
+                _ => crate::fixture::golden_text(),
+            };
+            assert_eq!(tokenizer.count(&text) as u64, item[name].as_u64().unwrap(), "{name} {}", item["id"]);
+        }
+    }
+}

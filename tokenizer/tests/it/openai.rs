@@ -4,15 +4,19 @@ use std::sync::{Arc, LazyLock};
 
 use base64::Engine as _;
 use serde_json::{Value, json};
-use tokenizer::openai_chat::{Estimates, ImageRule, Request, count};
+use tokenizer::openai_chat::{Estimates, ImageRule, Request};
 use tokenizer::{ChatTemplate, PromptCounter, Tokenizer};
 
 use crate::fixture::{GEMMA, SMOL, SMOLLM2, golden, model};
 
 static CL100K: LazyLock<Arc<Tokenizer>> = LazyLock::new(|| Arc::new(Tokenizer::builtin("cl100k_base").unwrap()));
 
+fn counter(estimates: Estimates) -> PromptCounter {
+    PromptCounter::new(CL100K.clone(), None, estimates)
+}
+
 fn chat(body: &Value) -> u64 {
-    count(&CL100K, &Request::of(body), &Estimates::default())
+    counter(Estimates::default()).chat(&Request::of(body), b"")
 }
 
 /// What one user message with this content costs beyond an empty one.
@@ -46,6 +50,19 @@ fn tools_cost_what_the_functions_in_them_cost() {
 }
 
 #[test]
+fn a_schema_for_the_answer_costs_its_text() {
+    let with = |format: Value| {
+        chat(&json!({"messages": [{"role": "user", "content": "x"}], "response_format": format}))
+            - chat(&json!({"messages": [{"role": "user", "content": "x"}]}))
+    };
+    let schema = json!({"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]});
+    let written = format!("\n\n# Response Formats\n\n## place\n\n{schema}");
+    let format = json!({"type": "json_schema", "json_schema": {"name": "place", "strict": true, "schema": schema}});
+    assert_eq!(with(format), CL100K.count(&written) as u64);
+    assert_eq!([with(json!({"type": "json_object"})), with(json!({"type": "text"})), with(json!(7))], [0, 0, 0]);
+}
+
+#[test]
 fn calls_in_messages_are_counted() {
     let call = |arguments: &str| {
         let calls = json!([{"id": "call_1", "type": "function", "function": {"name": "f", "arguments": arguments}}]);
@@ -71,16 +88,16 @@ fn images_cost_their_tiles_not_their_base64() {
     assert_eq!(content(json!([{"type": "text", "text": "hello"}, {"type": "input_image", "image_url": url}])), 766);
     let estimates = Estimates { image: ImageRule::of_model("gpt-4o-mini"), ..Estimates::default() };
     let body = json!({"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": url}}]}]});
-    assert_eq!(count(&CL100K, &Request::of(&body), &estimates), 25_501 + 7);
+    assert_eq!(counter(estimates).chat(&Request::of(&body), b""), 25_501 + 7);
 }
 
 #[test]
 fn parts_without_a_size_cost_a_stated_estimate() {
     let remote = json!([{"type": "image_url", "image_url": {"url": "https://example.org/huge.png"}}]);
-    assert_eq!(content(remote), Estimates::default().unknown_image);
+    assert_eq!(content(remote), ImageRule::default().worst());
     let base64 = "A".repeat(1_000_000);
     let audio = content(json!([{"type": "input_audio", "input_audio": {"data": base64, "format": "wav"}}]));
-    assert_eq!(audio, 469); // 47 s at 128 kbit/s, ten tokens a second
+    assert_eq!(audio, 1_875); // 187.5 s at 32 kbit/s, ten tokens a second
     let file =
         |len: usize| content(json!([{"type": "file", "file": {"file_data": &base64[..len], "filename": "a.pdf"}}]));
     assert_eq!([file(300_000), file(100)], [1_757, 1_024]);
@@ -99,7 +116,7 @@ fn malformed_requests_are_counted_without_a_panic() {
         json!({"messages": [], "tools": [1, {"function": 1}], "functions": {"a": 1}, "tool_choice": [1]}),
         json!({"messages": [{"role": "function", "content": null}], "tool_choice": {"function": {}}}),
     ] {
-        assert!(chat(&body) < 2_000, "{body}");
+        assert!(chat(&body) < 3_000, "{body}");
     }
 }
 
@@ -109,24 +126,47 @@ fn a_model_with_a_template_is_counted_by_it() {
     let counter = PromptCounter::new(SMOL.clone(), Some(Arc::new(template)), Estimates::default());
     for item in golden("smollm2_chat_template.json")["items"].as_array().unwrap() {
         if item["add_generation_prompt"] == true && item.get("note").is_none() {
-            assert_eq!(counter.chat(&Request::of(item)), item["ids"].as_array().unwrap().len() as u64);
+            assert_eq!(counter.chat(&Request::of(item), b""), item["ids"].as_array().unwrap().len() as u64);
         }
     }
     let shown = ChatTemplate::new("{% for p in messages[0].content %}{{ p['type'] }}{% endfor %}", "", "").unwrap();
     let shown = PromptCounter::new(SMOL.clone(), Some(Arc::new(shown)), Estimates::default());
     let image = json!({"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": png(8, 8, 99)}}]}]});
-    assert_eq!(shown.chat(&Request::of(&image)), SMOL.count("image_url") as u64 + 255);
+    assert_eq!(shown.chat(&Request::of(&image), b""), SMOL.count("image_url") as u64 + 255);
     let refused = json!({"messages": [{"role": "user", "content": {"odd": 1}}]});
-    assert!(counter.chat(&Request::of(&refused)) > 0);
+    assert!(counter.chat(&Request::of(&refused), b"") > 0);
 }
 
 #[test]
 fn prompts_are_texts_ids_or_lists_of_them() {
-    let counter = PromptCounter::new(CL100K.clone(), None, Estimates::default());
-    assert_eq!(counter.text(&json!([[57668, 53901], [1, 2, 3]])), 5);
-    assert_eq!(counter.text(&json!(["hello world", "hello"])), 3);
-    assert_eq!(counter.text(&json!([1, 2])), 2);
-    assert_eq!([counter.text(&json!(null)), counter.text(&json!({}))], [0, 0]);
+    let counter = counter(Estimates::default());
+    let text = |prompt: Value| counter.text(&prompt, b"");
+    assert_eq!(text(json!([[57668, 53901], [1, 2, 3]])), 5);
+    assert_eq!(text(json!(["hello world", "hello"])), 3);
+    assert_eq!(text(json!([1, 2])), 2);
+    assert_eq!([text(json!(null)), text(json!({}))], [0, 0]);
     let begins = PromptCounter::new(GEMMA.clone(), None, Estimates::default());
-    assert_eq!(begins.text(&json!("Hello world")), 3); // with <bos>
+    assert_eq!(begins.text(&json!("Hello world"), b""), 3); // with <bos>
+}
+
+#[test]
+fn a_conversation_counts_the_same_when_its_beginning_is_remembered() {
+    let template = ChatTemplate::from_gguf(&gguf::File::open_metadata(model(SMOLLM2)).unwrap()).unwrap().unwrap();
+    let new = |template: Option<&Arc<ChatTemplate>>, tokenizer: &Arc<Tokenizer>| {
+        PromptCounter::new(tokenizer.clone(), template.cloned(), Estimates::default())
+    };
+    let template = Some(Arc::new(template));
+    let text = "Water falls through the penstock, and 12 turbines turn. ".repeat(300);
+    let mut messages = Vec::new();
+    for (template, tokenizer) in [(template.as_ref(), &*SMOL), (None, &*GEMMA), (None, &*CL100K)] {
+        let remembering = new(template, tokenizer);
+        for turn in 0..6 {
+            messages.push(json!({"role": "user", "content": format!("{turn} {}", &text[..turn * 3_000])}));
+            let body = json!({"messages": messages});
+            let request = Request::of(&body);
+            assert_eq!(remembering.chat(&request, b"acme"), new(template, tokenizer).chat(&request, b""), "{turn}");
+            let prompt = json!(text[..turn * 3_000]);
+            assert_eq!(remembering.text(&prompt, b"acme"), new(template, tokenizer).text(&prompt, b""), "{turn}");
+        }
+    }
 }

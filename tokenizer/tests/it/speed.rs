@@ -3,18 +3,12 @@
 
 use tokenizer::{Special, Tokenizer};
 
-use crate::fixture::{GEMMA3, SMOLLM2, golden_text, load};
+use crate::fixture::{GEMMA3, SMOLLM2, cpu_seconds, golden_text, load};
 
 fn resident_mib() -> f64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
     let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:")).unwrap();
     line.trim().trim_end_matches(" kB").parse::<f64>().unwrap() / 1024.0
-}
-
-/// CPU seconds of this thread, so that a busy machine does not matter.
-fn cpu_seconds() -> f64 {
-    let stat = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap();
-    stat.split(' ').next().unwrap().parse::<f64>().unwrap() / 1e9
 }
 
 #[expect(clippy::print_stdout, reason = "the figures are what this is for")]
