@@ -2,6 +2,7 @@
 //! and closed-loop load generator, and the runs behind `penstock bench`. Nothing here prints: runs return reports.
 
 pub mod clock;
+pub mod count;
 pub mod engine;
 pub mod gateway;
 pub mod load;

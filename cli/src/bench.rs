@@ -1,6 +1,7 @@
 //! `penstock bench`: runs behind the figures of the README. Measuring is the `bench` crate's part; here are the flags
 //! and what is printed.
 
+mod count;
 mod counterparts;
 mod engine;
 mod ledger;
@@ -11,7 +12,7 @@ use clap::{Args as ClapArgs, Subcommand, ValueEnum};
 
 use crate::{huge_text, output, process};
 
-/// Measure the gateway, the quota store and the engine
+/// Measure the gateway, the quota store, the count of prompts and the engine
 #[derive(Debug, ClapArgs)]
 #[command(after_help = "Example: penstock bench gateway --quick")]
 pub struct Args {
@@ -27,6 +28,9 @@ enum Command {
     /// Reservations and settlements per second, without HTTP (about a minute)
     #[command(after_help = "Example: penstock bench quota --store memory")]
     Quota(Quota),
+    /// What counting a prompt of 1 MiB costs, for text of every kind (about half a minute)
+    #[command(after_help = "Example: penstock bench count --tokenizer o200k_base")]
+    Count(count::Count),
     /// Tokens per second of the engine at 1, 4 and 16 streams
     #[command(after_help = "Example: penstock bench engine --model smollm2")]
     Engine(engine::Engine),
@@ -80,6 +84,7 @@ pub fn run(args: Args) -> anyhow::Result<()> {
     match args.command {
         Command::Gateway(args) => args.run(),
         Command::Quota(args) => args.run(),
+        Command::Count(args) => args.run(),
         Command::Engine(args) => args.run(),
         Command::Mock(args) => args.run(),
         Command::RawProxy(args) => args.run(),

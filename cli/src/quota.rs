@@ -1,6 +1,7 @@
 //! `penstock quota`: looks into the shared quota store from outside, and tries quotas on a log. The embedded store lives
 //! inside its gateway, whose metrics tell the same.
 
+mod parity;
 mod replay;
 mod show;
 
@@ -29,7 +30,7 @@ Examples:
 const AUDITS: u32 = 3;
 const BETWEEN_AUDITS: Duration = Duration::from_millis(300);
 
-/// Look into the quota store
+/// Look into the quota store, and at what calls are taken to cost
 #[derive(Debug, ClapArgs)]
 #[command(after_help = "Example: penstock quota check --config penstock.yaml")]
 pub struct Args {
@@ -54,6 +55,8 @@ enum Command {
     /// Say who would have been refused: an access log through the quotas of a configuration
     #[command(after_help = replay::EXAMPLES)]
     Replay(replay::Args),
+    /// How far the counts of prompts are from the truth; exit code 1 if a golden one is missed
+    Parity(parity::Parity),
 }
 
 #[derive(Debug, ClapArgs)]
@@ -74,6 +77,7 @@ pub fn run(args: Args) -> anyhow::Result<()> {
         Command::Show(at) => show(&at),
         Command::Check { at, fix } => check(&at, fix),
         Command::Replay(args) => replay::run(&args),
+        Command::Parity(parity) => parity.run(),
     }
 }
 

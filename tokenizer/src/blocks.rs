@@ -3,7 +3,7 @@
 
 /// Blocks of at least `wanted` bytes, cut before a space between two ASCII letters: there every pattern ends a word.
 /// `may_end` says whether a block may end with this byte. Without such a place the rest is one block.
-pub(crate) fn blocks<'t>(text: &'t str, wanted: usize, may_end: impl Fn(u8) -> bool) -> impl Iterator<Item = &'t str> {
+pub(crate) fn blocks(text: &str, wanted: usize, may_end: impl Fn(u8) -> bool) -> impl Iterator<Item = &str> {
     let mut rest = text;
     std::iter::from_fn(move || {
         if rest.is_empty() {

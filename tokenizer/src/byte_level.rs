@@ -18,7 +18,7 @@ use crate::words::Words;
 #[derive(Debug)]
 pub(crate) enum ByteLevel {
     Words {
-        words: Words,
+        words: Box<Words>,
         /// The tokenizer composes characters (NFC) first.
         compose: bool,
     },
@@ -37,7 +37,9 @@ impl ByteLevel {
         check_merges(&merges)?;
         let one_pass = scheme.pattern.and_then(|pattern| Some((pattern, one_pass(vocab, &merges, scheme)?)));
         match one_pass {
-            Some((pattern, bpe)) => Ok(Self::Words { words: Words::new(pattern, bpe), compose: scheme.compose }),
+            Some((pattern, bpe)) => {
+                Ok(Self::Words { words: Box::new(Words::new(pattern, bpe)), compose: scheme.compose })
+            }
             None => Self::library(merges, scheme),
         }
     }

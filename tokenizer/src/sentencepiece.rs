@@ -26,7 +26,7 @@ pub(crate) struct SentencePiece {
 
 #[derive(Debug)]
 enum Merging {
-    OnePass(Bpe),
+    OnePass(Box<Bpe>),
     ByScore(ByScore),
 }
 
@@ -62,7 +62,7 @@ impl SentencePiece {
             }
         }
         let merging = match one_pass(vocab, &scores) {
-            Some(bpe) => Merging::OnePass(bpe),
+            Some(bpe) => Merging::OnePass(Box::new(bpe)),
             None => Merging::ByScore(ByScore::new(vocab, scores)),
         };
         Ok(Self { merging, bytes, unknown, space_prefix, joins_space })

@@ -17,9 +17,11 @@ const COMMANDS: &[&[&str]] = &[
     &["quota", "show"],
     &["quota", "check"],
     &["quota", "replay"],
+    &["quota", "parity"],
     &["bench"],
     &["bench", "gateway"],
     &["bench", "quota"],
+    &["bench", "count"],
     &["bench", "engine"],
 ];
 

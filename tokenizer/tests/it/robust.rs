@@ -20,7 +20,8 @@ fn quickest(tokenizer: &Tokenizer, text: &str) -> f64 {
 fn text_without_word_boundaries_takes_linear_time() {
     let builtin = Tokenizer::builtin("o200k_base").unwrap();
     let cl100k = Tokenizer::builtin("cl100k_base").unwrap();
-    let texts = ["a", " ", "\n", "\t ", "  \n", "é", "漢", "1", "!", "a1", "\u{0}", "\u{301}", "A", "'s", "▁", "<", "ab"];
+    let texts =
+        ["a", " ", "\n", "\t ", "  \n", "é", "漢", "1", "!", "a1", "\u{0}", "\u{301}", "A", "'s", "▁", "<", "ab"];
     for unit in texts {
         let text = unit.repeat((1 << 20) / unit.len());
         for tokenizer in [&**SMOL, &**GEMMA, &builtin, &cl100k] {

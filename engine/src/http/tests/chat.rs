@@ -139,7 +139,11 @@ async fn the_newer_cap_wins_and_content_may_come_in_parts() {
         "max_tokens": 5, "max_completion_tokens": 7, "ignore_eos": true, "messages": [{"role": "user", "content": parts}],
     }));
     let usage = running.ok(PATH, request).await["usage"].clone();
-    assert_eq!((&usage["prompt_tokens"], &usage["completion_tokens"]), (&json!(10), &json!(7)), "with a newline between");
+    assert_eq!(
+        (&usage["prompt_tokens"], &usage["completion_tokens"]),
+        (&json!(10), &json!(7)),
+        "with a newline between"
+    );
 }
 
 #[tokio::test]

@@ -13,9 +13,10 @@ const QUOTAS: &str = "quotas: [{ level: org, match: acme, limits: [{ tokens: 100
 
 /// Sends each body to the path and checks what was held: prompt tokens and output tokens.
 async fn check(path: &str, cases: &[(Value, u64, u64)]) {
-    let upstream =
-        Upstream::start(|_| upstream::json(200, "{\"choices\":[],\"usage\":{\"prompt_tokens\":1,\"completion_tokens\":1}}"))
-            .await;
+    let upstream = Upstream::start(|_| {
+        upstream::json(200, "{\"choices\":[],\"usage\":{\"prompt_tokens\":1,\"completion_tokens\":1}}")
+    })
+    .await;
     let rig = Rig::with(&upstream, Settings { quotas: Some(QUOTAS.into()), ..Settings::default() }).await;
     for (index, (body, prompt, output)) in cases.iter().enumerate() {
         let mut body = body.clone();
