@@ -1,6 +1,7 @@
-//! Group commit: reserves and settles that come while others are under way wait for those, and travel as one script. Alone an
-//! operation costs its own round trip and its own reading and writing of every account; among many it shares them.
-//! Nobody waits for company: an operation that meets no other goes at once. What a batch looks like is in `batch.lua`.
+//! Group commit: reserves and settles that come while others are under way wait for those, and travel as one script.
+//! Alone an operation costs its own round trip and its own reading and writing of every account; among many it shares
+//! them. Nobody waits for company: an operation that meets no other goes at once. What a batch looks like is in
+//! `batch.lua`.
 
 use std::collections::{HashMap, VecDeque};
 use std::future::poll_fn;
@@ -18,8 +19,10 @@ use crate::quota::codec;
 use crate::quota::lease::LeaseId;
 use crate::quota::store::StoreError;
 
-/// Batches on the wire at once, a single operation among them: while the server works on one, the next one travels.
-const UNDER_WAY: usize = 2;
+/// Operations that may be under way alone before the next ones wait for company.
+const ALONE: usize = 2;
+/// So many need not wait for the batch before them: while the server works on that one, they travel.
+const ENOUGH: usize = 16;
 /// Operations of one batch. It must not block the server: 32 take it half a millisecond.
 const LARGEST: usize = 32;
 
@@ -55,16 +58,29 @@ pub struct Batches {
 
 #[derive(Debug, Default)]
 struct State {
-    under_way: usize,
+    /// Under way alone.
+    alone: usize,
+    /// Batches under way.
+    batches: usize,
     /// A batch has been formed and is not on the wire yet: nothing may overtake it.
     forming: bool,
+    /// Batches whose callers have just been answered, and may ask again at once.
+    gathering: usize,
     /// In order of arrival. As bounded as the calls and settlements that may be in flight.
     waiting: VecDeque<Waiting>,
 }
 
-/// One of those under way, until it is dropped.
+/// One of those under way alone, until it is dropped.
 #[derive(Debug)]
 struct Place(Arc<Batches>);
+
+/// A batch under way, until it is dropped: also when its task panics, or its runtime ends.
+#[derive(Debug)]
+struct Flight {
+    batches: Arc<Batches>,
+    on_the_wire: bool,
+    gathering: bool,
+}
 
 enum Entered {
     Alone(Operation, Place),
@@ -93,8 +109,8 @@ impl Batches {
 
     fn enter(self: &Arc<Self>, operation: Operation) -> Entered {
         let mut state = self.state();
-        if state.under_way < UNDER_WAY && !state.forming && state.waiting.is_empty() {
-            state.under_way += 1;
+        if state.may_go_alone() {
+            state.alone += 1;
             return Entered::Alone(operation, Place(self.clone()));
         }
         let (answer, reply) = oneshot::channel();
@@ -103,35 +119,37 @@ impl Batches {
     }
 
     /// Sends the next batch of those that wait, if it may go now; `change` is what has happened.
-    fn go_on(self: &Arc<Self>, change: fn(&mut State)) {
+    fn go_on(self: &Arc<Self>, change: &dyn Fn(&mut State)) {
         let together = {
             let mut state = self.state();
             change(&mut state);
             state.form()
         };
-        // Without the lock: a runtime that ends drops what it is given, and with it a place.
-        match Handle::try_current() {
-            _ if together.is_empty() => {}
-            Ok(runtime) => drop(runtime.spawn(self.clone().run(together, Place(self.clone())))),
-            // Nothing runs any more; those that wait hear so.
-            Err(_no_runtime) => {
-                drop(together);
-                self.go_on(|state| (state.under_way, state.forming) = (state.under_way - 1, false));
-            }
+        if together.is_empty() {
+            return;
         }
+        // Without the lock: a runtime that ends drops what it is given, and that asks for the lock again.
+        let flight = Flight { batches: self.clone(), on_the_wire: false, gathering: false };
+        if let Ok(runtime) = Handle::try_current() {
+            runtime.spawn(self.clone().run(together, flight));
+        }
+        // Else nothing runs any more, and those that wait hear so.
     }
 
-    async fn run(self: Arc<Self>, together: Vec<Waiting>, _place: Place) {
+    async fn run(self: Arc<Self>, together: Vec<Waiting>, mut flight: Flight) {
         let (operations, answers): (Vec<_>, Vec<_>) =
             together.into_iter().map(|waiting| (waiting.operation, waiting.answer)).unzip();
         let mut replies = pin!(self.send(&operations));
         // The first poll puts it on the wire, and so before whatever comes next.
         let first = poll_fn(|context| Poll::Ready(replies.as_mut().poll(context))).await;
-        self.go_on(|state| state.forming = false);
+        flight.on_the_wire = true;
+        self.go_on(&|state| state.forming = false);
         let replies = match first {
             Poll::Ready(replies) => replies,
             Poll::Pending => replies.await,
         };
+        flight.gathering = true;
+        self.state().gathering += 1;
         for (index, answer) in answers.into_iter().enumerate() {
             let reply = match &replies {
                 Ok(replies) => replies.get(index).cloned().ok_or_else(|| codec::unreadable("a reply per operation")),
@@ -140,6 +158,8 @@ impl Batches {
             // Whoever left meanwhile cancels what it asked for.
             let _left = answer.send(reply);
         }
+        // Many of them have more to ask: a settle after a short call, a reserve of the next one.
+        tokio::task::yield_now().await;
     }
 
     async fn send(&self, operations: &[Operation]) -> Result<Vec<Vec<u8>>, StoreError> {
@@ -151,14 +171,20 @@ impl Batches {
 }
 
 impl State {
+    fn may_go_alone(&self) -> bool {
+        let quiet = self.batches == 0 && !self.forming && self.gathering == 0;
+        quiet && self.alone < ALONE && self.waiting.is_empty()
+    }
+
     /// The next batch, counted as under way; empty if none may go now.
     fn form(&mut self) -> Vec<Waiting> {
-        if self.forming || self.under_way >= UNDER_WAY {
+        let may_go = self.batches == 0 || (self.batches == 1 && self.waiting.len() >= ENOUGH);
+        if self.forming || self.gathering > 0 || !may_go {
             return Vec::new();
         }
         let together = self.take();
         if !together.is_empty() {
-            (self.under_way, self.forming) = (self.under_way + 1, true);
+            (self.batches, self.forming) = (self.batches + 1, true);
         }
         together
     }
@@ -184,7 +210,17 @@ impl State {
 
 impl Drop for Place {
     fn drop(&mut self) {
-        self.0.go_on(|state| state.under_way -= 1);
+        self.0.go_on(&|state| state.alone -= 1);
+    }
+}
+
+impl Drop for Flight {
+    fn drop(&mut self) {
+        self.batches.go_on(&|state| {
+            state.batches -= 1;
+            state.forming &= self.on_the_wire;
+            state.gathering -= usize::from(self.gathering);
+        });
     }
 }
 

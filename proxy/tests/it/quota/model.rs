@@ -135,7 +135,7 @@ fn named(name: &str, rule: Rule) -> Rule {
 
 #[derive(Debug)]
 enum Asked {
-    Reserve(usize, Ask),
+    Reserve(u128, usize, Ask),
     Settle(usize, LeaseId, Amounts),
 }
 
@@ -145,7 +145,10 @@ struct Pair {
     ledger: Ledger,
     ours: Vec<Arc<Chain>>,
     theirs: Vec<Arc<Chain>>,
+    /// The chain that the gateway believes a lease to be on.
     on: [usize; 8],
+    /// The one that it is on. A settle that names another takes a second trip, and others may come between.
+    held_on: [usize; 8],
     salt: u128,
 }
 
@@ -163,6 +166,9 @@ impl Pair {
                 let chain = if self.is_live(lease) { self.on[lease as usize] } else { chain };
                 let redis = self.store.reserve(&self.ours[chain], &ask).await.unwrap();
                 self.on[lease as usize] = chain;
+                if redis.status == Status::Done {
+                    self.held_on[lease as usize] = chain;
+                }
                 let model = self.ledger.reserve(&self.theirs[chain], &ask, redis.now_us);
                 (redis, model)
             }
@@ -170,7 +176,7 @@ impl Pair {
                 let (ask, old) = (ask(lease, input, output, 40), self.on[lease as usize]);
                 let redis = self.store.amend(&self.ours[old], &self.ours[chain], &ask).await.unwrap();
                 if redis.status == Status::Done {
-                    self.on[lease as usize] = chain;
+                    (self.on[lease as usize], self.held_on[lease as usize]) = (chain, chain);
                 }
                 let model = self.ledger.amend(&self.theirs[chain], &ask, redis.now_us);
                 (redis, model)
@@ -186,6 +192,9 @@ impl Pair {
                 };
                 let chain = self.on[lease as usize];
                 let redis = self.store.renew(&self.ours[chain], &renewal).await.unwrap();
+                if redis.status == Status::Done && !self.is_live(lease) {
+                    self.held_on[lease as usize] = chain;
+                }
                 (redis.clone(), self.ledger.renew(&self.theirs[chain], &renewal, redis.now_us))
             }
             Op::Settle { lease, requests, input, output } => {
@@ -222,14 +231,13 @@ impl Pair {
                 continue;
             }
             seen.push(lease);
-            let (id, on) = (LeaseId(self.salt + lease), self.on[lease as usize]);
+            let (id, on) = (LeaseId(self.salt + lease), self.held_on[lease as usize]);
             match *op {
                 Op::Reserve { chain, input, output, hold_ms, .. } => {
                     let chain = if self.is_live(lease) { on } else { chain };
                     let need = Amounts::held(input, output, input * 150 + output * 600);
                     let ask = Ask { id, need, hold: Duration::from_millis(hold_ms) };
-                    self.on[lease as usize] = chain;
-                    asked.push(Asked::Reserve(chain, ask));
+                    asked.push(Asked::Reserve(lease, chain, ask));
                 }
                 Op::Settle { requests, input, output, .. } => {
                     let actual = Amounts::used(requests, input, output, input * 150 + output * 600);
@@ -242,7 +250,7 @@ impl Pair {
             let (store, ours) = (&self.store, &self.ours);
             answers.push(async move {
                 match asked {
-                    Asked::Reserve(chain, ask) => store.reserve(&ours[*chain], ask).await,
+                    Asked::Reserve(_, chain, ask) => store.reserve(&ours[*chain], ask).await,
                     Asked::Settle(chain, id, actual) => store.settle(&ours[*chain], *id, actual).await,
                 }
             });
@@ -251,7 +259,12 @@ impl Pair {
         for (asked, redis) in asked.iter().zip(answers) {
             let redis = redis.unwrap();
             let model = match asked {
-                Asked::Reserve(chain, ask) => self.ledger.reserve(&self.theirs[*chain], ask, redis.now_us),
+                Asked::Reserve(lease, chain, ask) => {
+                    if redis.status == Status::Done {
+                        (self.on[*lease as usize], self.held_on[*lease as usize]) = (*chain, *chain);
+                    }
+                    self.ledger.reserve(&self.theirs[*chain], ask, redis.now_us)
+                }
                 Asked::Settle(_, id, actual) => self.ledger.settle(*id, actual, redis.now_us),
             };
             prop_assert_eq!((redis.status, &redis.levels), (model.status, &model.levels), "{:?}", asked);
@@ -308,6 +321,7 @@ fn agree(cases: u32, longest: usize, chains: fn() -> Vec<Chain>) {
                 ours: chains(),
                 theirs: chains(),
                 on: [0; 8],
+                held_on: [0; 8],
                 salt: salt.get(),
             };
             for op in &history {
