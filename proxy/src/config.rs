@@ -9,11 +9,12 @@ mod schema;
 mod sections;
 #[cfg(test)]
 mod tests;
+mod tiers;
 mod tree;
 mod units;
 mod upstream_url;
 
-use std::{collections::HashMap, fmt, net::SocketAddr, path::PathBuf, time::Duration};
+use std::{collections::HashMap, fmt, net::SocketAddr, path::PathBuf, sync::Arc, time::Duration};
 
 pub use problem::{Place, Problem};
 pub use schema::schema;
@@ -40,6 +41,8 @@ pub struct Config {
     pub access_log: AccessLog,
     pub models: Vec<Model>,
     pub keys: Vec<Key>,
+    /// The highest first.
+    pub tiers: Vec<Arc<quota::Tier>>,
     pub quotas: Vec<quota::Rule>,
     /// SHA-256 of the file.
     pub digest: [u8; 32],
@@ -153,6 +156,16 @@ pub struct Key {
     pub org: Option<String>,
     pub app: Option<String>,
     pub user: Option<String>,
+    /// `None` where there are no tiers.
+    pub tier: Option<Arc<quota::Tier>>,
+}
+
+impl Key {
+    /// Who pays for its calls.
+    pub fn subject(&self) -> quota::Subject {
+        let (org, app, user) = (self.org.clone(), self.app.clone(), self.user.clone());
+        quota::Subject { org, app, user, tier: self.tier.clone() }
+    }
 }
 
 /// The digest stays out of logs: it would confirm a guessed key.

@@ -37,6 +37,7 @@ mod shadow;
 pub mod slots;
 pub mod stats;
 pub mod store;
+pub mod tier;
 pub mod trial;
 
 pub use calendar::CalendarPeriod;
@@ -57,6 +58,7 @@ pub use secret::Secret;
 pub use shadow::Shadowed;
 pub use stats::{Snapshot, Stats};
 pub use store::{Store, StoreError};
+pub use tier::{Share, Tier};
 
 use account::Amounts;
 use keeper::Registry;

@@ -5,6 +5,7 @@
 //! nobody knows what it would have used.
 
 use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
 use std::time::Duration;
 
 use serde::Serialize;
@@ -13,7 +14,7 @@ use wire::{Metered, Usage};
 
 use crate::Config;
 use crate::quota::trial::{Call, Trial, Verdict};
-use crate::quota::{Demand, Level, Outcome, Price, Rule, Subject};
+use crate::quota::{Demand, Level, Outcome, Price, Rule, Subject, Tier};
 
 #[cfg(test)]
 mod tests;
@@ -21,6 +22,7 @@ mod tests;
 /// A log as it is read, reduced to what quotas look at.
 pub struct Replay {
     rules: Vec<Rule>,
+    tiers: Vec<Arc<Tier>>,
     /// By each name that a client may ask for: the model's own name, and its price.
     models: HashMap<String, (String, Price)>,
     subjects: HashMap<Subject, usize>,
@@ -83,6 +85,7 @@ impl Replay {
         };
         Self {
             rules: config.quotas.clone(),
+            tiers: config.tiers.clone(),
             models: config.models.iter().flat_map(names).collect(),
             subjects: HashMap::new(),
             callers: Vec::new(),
@@ -112,7 +115,9 @@ impl Replay {
     }
 
     fn caller(&mut self, who: &Who, model: &str) -> usize {
-        let subject = Subject { org: who.org.clone(), app: who.app.clone(), user: who.user.clone() };
+        // Of a tier that is no more: the lowest, as a key that names none.
+        let tier = self.tiers.iter().find(|tier| Some(&tier.name) == who.tier.as_ref()).or(self.tiers.last()).cloned();
+        let subject = Subject { org: who.org.clone(), app: who.app.clone(), user: who.user.clone(), tier };
         let count = self.subjects.len();
         let at = *self.subjects.entry(subject.clone()).or_insert(count);
         *self.known.entry((at, model.to_owned())).or_insert_with(|| {

@@ -47,8 +47,8 @@ impl Tenants {
         let tenant = |key: &Key| Tenant {
             digest: key.sha256,
             cache_scope: key.org.as_ref().map_or(&key.sha256[..], |org| org.as_bytes()).into(),
-            subject: Subject { org: key.org.clone(), app: key.app.clone(), user: key.user.clone() },
-            who: Who { org: key.org.clone(), app: key.app.clone(), user: key.user.clone(), tier: None },
+            subject: key.subject(),
+            who: who(key),
             chains: (0..names).map(|_| OnceLock::new()).collect(),
             last_rate: Mutex::default(),
         };
@@ -104,6 +104,11 @@ impl Tenant {
     }
 }
 
+fn who(key: &Key) -> Who {
+    let tier = key.tier.as_ref().map(|tier| tier.name.clone());
+    Who { org: key.org.clone(), app: key.app.clone(), user: key.user.clone(), tier }
+}
+
 /// `Authorization: Bearer KEY` with the scheme in any case and any spacing (RFC 9110, 11.1), else `api-key` or `x-api-key`.
 fn credential(headers: &HeaderMap) -> Option<&[u8]> {
     if let Some(value) = headers.get(AUTHORIZATION) {
@@ -122,7 +127,8 @@ mod tests {
     use super::*;
 
     fn check(header: &str, value: &str) -> Result<(), Unauthenticated> {
-        let key = Key { sha256: Sha256::digest("K").into(), org: Some("acme".into()), app: None, user: None };
+        let key =
+            Key { sha256: Sha256::digest("K").into(), org: Some("acme".into()), app: None, user: None, tier: None };
         let headers = HeaderMap::from_iter([(
             http::HeaderName::try_from(header).expect("valid"),
             http::HeaderValue::from_str(value).expect("valid"),

@@ -41,7 +41,7 @@ impl Connect for Ledger {
 }
 
 fn subject(org: usize) -> Subject {
-    Subject { org: Some(format!("org-{org}")), app: Some("app".to_owned()), user: Some("user".to_owned()) }
+    Subject { org: Some(format!("org-{org}")), app: Some("app".to_owned()), user: Some("user".to_owned()), tier: None }
 }
 
 /// Requests and tokens per minute, as most quotas have them, far above what a run can use.

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use proxy::{
     Config,
     quota::{
-        Chain, Clock, Subject, Unit,
+        Chain, Clock, Unit,
         audit::{AccountAudit, Audit},
         balance::{Balance, LimitBalance, balances},
     },
@@ -113,7 +113,7 @@ pub fn chains(config: &Config) -> Vec<Chain> {
     let models: Vec<[String; 2]> = config.models.iter().flat_map(names).collect();
     let mut chains = Vec::with_capacity(config.keys.len() * models.len());
     for key in &config.keys {
-        let subject = Subject { org: key.org.clone(), app: key.app.clone(), user: key.user.clone() };
+        let subject = key.subject();
         chains.extend(models.iter().map(|[own, asked]| Chain::resolve(&config.quotas, &subject, &[own, asked])));
     }
     chains

@@ -256,6 +256,7 @@ impl Report {
                 _ if path.contains("upstreams") => "Upstream",
                 _ if path.starts_with("models") => "Model",
                 _ if path.starts_with("keys") => "Key",
+                _ if path.starts_with("tiers") => "Tier",
                 _ if path.contains("].limits[") => "Limit",
                 _ => "Rule",
             };

@@ -211,7 +211,7 @@ fn zone(at: At<'_>) -> Option<jiff::tz::TimeZone> {
 
 /// Names that nothing else in the file has, and caps that can never fit.
 pub(super) fn cross_check(at: At<'_>, rules: &[Placed], models: &[Model], keys: &[Key]) {
-    let subjects: Vec<Subject> = keys.iter().map(subject).collect();
+    let subjects: Vec<Subject> = keys.iter().map(Key::subject).collect();
     too_many(at, rules, &subjects);
     for placed in rules {
         dangling_models(at, placed, models);
@@ -259,10 +259,6 @@ fn too_many(at: At<'_>, rules: &[Placed], subjects: &[Subject]) {
             break;
         }
     }
-}
-
-pub(crate) fn subject(key: &Key) -> Subject {
-    Subject { org: key.org.clone(), app: key.app.clone(), user: key.user.clone() }
 }
 
 fn is_glob(text: &str) -> bool {

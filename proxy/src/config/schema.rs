@@ -39,6 +39,8 @@ struct Gateway {
     access_log: Option<String>,
     models: Vec<Model>,
     keys: Vec<Key>,
+    /// The highest first; at most 16. A key without `tier` is of the last.
+    tiers: Option<Vec<Tier>>,
     quotas: Option<Vec<Rule>>,
 }
 
@@ -146,6 +148,20 @@ struct Key {
     org: Option<String>,
     app: Option<String>,
     user: Option<String>,
+    /// The name of one of `tiers`.
+    tier: Option<String>,
+}
+
+/// How calls of some keys stand against those of others.
+#[derive(JsonSchema)]
+#[schemars(deny_unknown_fields)]
+#[expect(dead_code, reason = "only its shape is used, by the derive")]
+struct Tier {
+    name: String,
+    /// `1`: the order between tiers is strict, and within one all are equal.
+    weight: Option<f64>,
+    /// The share of every limit that lower tiers leave to this one, from 0 and below 1. Not in the last tier.
+    reserve: Option<f64>,
 }
 
 #[derive(JsonSchema)]

@@ -1,7 +1,7 @@
 //! Which fields the file has, their defaults and their bounds. Quota rules are in `rules`; their schema twin is
 //! in `schema`, and a test holds the two together.
 
-use std::{cell::RefCell, collections::HashMap, net::SocketAddr, path::PathBuf, time::Duration};
+use std::{cell::RefCell, collections::HashMap, net::SocketAddr, path::PathBuf, sync::Arc, time::Duration};
 
 use sha2::{Digest, Sha256};
 use wire::slo::Slo;
@@ -9,11 +9,11 @@ use wire::slo::Slo;
 use super::{
     AccessLog, Config, Key, Lease, Limits, Model, OnExpiry, StoreUrl, TokenizerSource, Upstream, failure,
     read::{At, Fields},
-    rules,
+    rules, tiers,
     units::{duration, size},
     upstream_url::UpstreamUrl,
 };
-use crate::quota::Price;
+use crate::quota::{Price, Tier};
 
 /// Beyond this no model generates, and sums stay far from overflow.
 pub(super) const MAX_TOKENS: u64 = 10_000_000;
@@ -30,8 +30,8 @@ pub(super) fn file(at: At<'_>) -> Option<Config> {
     let limits = fields.optional("limits", limits).unwrap_or(DEFAULT_LIMITS);
     let access_log = fields.or("access_log", access_log, AccessLog::Stdout);
     let models = fields.required("models", "[{ name: .., upstreams: [..] }]", |at| at.list(model));
-    let keys = fields.required("keys", "[{ secret: .., org: .. }]", keys);
-    fields.not_built("tiers", "remove it: every key has the same tier for now");
+    let tiers = fields.optional("tiers", tiers::tiers).unwrap_or_default();
+    let keys = fields.required("keys", "[{ secret: .., org: .. }]", |at| keys(at, &tiers));
     let quotas = fields.optional("quotas", |at| at.list(rules::rule)).unwrap_or_default();
     unique_names(&mut fields);
     fields.finish();
@@ -51,6 +51,7 @@ pub(super) fn file(at: At<'_>) -> Option<Config> {
         access_log,
         models,
         keys,
+        tiers,
         quotas,
         digest: [0; 32],
         warnings: Vec::new(),
@@ -245,10 +246,10 @@ fn header_text(at: At<'_>) -> Option<String> {
 }
 
 /// One secret is one key: of two, the calls of one would be charged to the other.
-fn keys(at: At<'_>) -> Option<Vec<Key>> {
+fn keys(at: At<'_>, tiers: &[Arc<Tier>]) -> Option<Vec<Key>> {
     let seen = RefCell::new(HashMap::new());
     at.list(|at| {
-        let key = key(at)?;
+        let key = key(at, tiers)?;
         if let Some(first) = seen.borrow_mut().insert(key.sha256, at.path.to_owned()) {
             return at.problem(format!("the secret is also that of {first}"), "give each key a secret of its own");
         }
@@ -256,12 +257,12 @@ fn keys(at: At<'_>) -> Option<Vec<Key>> {
     })
 }
 
-fn key(at: At<'_>) -> Option<Key> {
+fn key(at: At<'_>, tiers: &[Arc<Tier>]) -> Option<Key> {
     let mut fields = at.fields()?;
     let secret = fields.optional("secret", header_text);
     let digest = fields.optional("secret_sha256", sha256);
     let [org, app, user] = ["org", "app", "user"].map(|name| fields.optional(name, subject));
-    fields.not_built("tier", "remove it: every key has the same tier for now");
+    let tier = fields.optional("tier", |at| tiers::named(at, tiers)).or_else(|| tiers.last().cloned());
     let sha256 = match (secret, digest) {
         (Some(secret), None) => Some(Sha256::digest(secret.trim()).into()),
         (None, Some(digest)) => Some(digest),
@@ -271,7 +272,7 @@ fn key(at: At<'_>) -> Option<Key> {
         (None, None) => at.problem("the key has no secret", "add `secret: \"${KEY}\"` or `secret_sha256: ..`"),
     };
     fields.finish();
-    Some(Key { sha256: sha256?, org, app, user })
+    Some(Key { sha256: sha256?, org, app, user, tier })
 }
 
 fn sha256(at: At<'_>) -> Option<[u8; 32]> {
@@ -285,7 +286,7 @@ fn sha256(at: At<'_>) -> Option<[u8; 32]> {
 }
 
 /// One step of a subject's path.
-fn subject(at: At<'_>) -> Option<String> {
+pub(super) fn subject(at: At<'_>) -> Option<String> {
     let text = at.text()?;
     if text.contains(['/', '*']) || text.chars().any(char::is_control) || text.len() > 200 {
         return at.problem(

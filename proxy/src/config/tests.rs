@@ -25,8 +25,11 @@ models:
     upstreams:
       - { name: a, url: "http://127.0.0.1:9099/v1", api_key: "${UPSTREAM_KEY}", weight: 1, model: gpt-x }
 keys:
-  - { secret: "${KEY_A}", user: ana, app: web, org: acme }
+  - { secret: "${KEY_A}", user: ana, app: web, org: acme, tier: premium }
   - { secret_sha256: "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855", org: beta }
+tiers:
+  - { name: premium, weight: 1, reserve: 0.2 }
+  - { name: standard }
 quotas:
   - level: org
     match: acme
@@ -72,6 +75,21 @@ fn a_file_with_every_field_is_accepted() {
     assert_eq!([config.quotas[0].shadow, config.quotas[1].shadow], [false, true]);
     assert_eq!(config.limits.body, 64 << 20);
     assert_eq!(config.warnings, Vec::new());
+}
+
+#[test]
+fn a_tier_leaves_what_those_above_it_keep_and_a_key_without_one_is_of_the_last() {
+    let text = format!(
+        "tiers: [{{ name: a, reserve: 0.2 }}, {{ name: b, reserve: 0.3 }}, {{ name: c }}]\n{MODELS}\
+         keys: [{{ secret: j, tier: a }}, {{ secret: k, tier: b }}, {{ secret: l }}]\n"
+    );
+    let config = check(&text, "p.yaml", &env()).expect("valid");
+    let of = |key: &Key| key.tier.as_ref().map(|tier| (tier.name.clone(), tier.rank, tier.kept)).expect("a tier");
+    let expect = [("a", 0, 0.0), ("b", 1, 0.2), ("c", 2, 0.5)];
+    let expect = expect.map(|(name, rank, kept)| (name.to_owned(), rank, quota::Share::new(kept)));
+    assert_eq!(config.keys.iter().map(of).collect::<Vec<_>>(), expect);
+    let without = check(&format!("{MODELS}{KEYS}"), "p.yaml", &env()).expect("valid");
+    assert_eq!(without.keys[0].tier, None);
 }
 
 #[test]
@@ -123,7 +141,20 @@ fn each_mistake_names_place_field_and_cure() {
         ("store: postgres://h", "store: unknown kind of store;"),
         ("store: nowhere", "store: the store is neither memory nor an address"),
         ("store: ${NOWHERE}", "store: the environment variable \"NOWHERE\" is not set"),
-        ("tiers: [{ name: premium }]", "p.yaml:3:1: tiers: not built yet"),
+        ("tiers: [{ name: a, weight: 4 }]", "p.yaml:3:28: tiers[0].weight: not built yet; write 1, or remove it"),
+        ("tiers: [{ name: a, min_share: 0.1 }]", "tiers[0].min_share: not built yet"),
+        ("tiers: [{ name: a, reserve: 1 }, { name: b }]", "tiers[0].reserve: a reserve of everything"),
+        ("tiers: [{ name: a, reserve: -0.1 }, { name: b }]", "tiers[0].reserve: -0.1 is out of range"),
+        (
+            "tiers: [{ name: a }, { name: b, reserve: 0.1 }]",
+            "tiers: the last tier has a reserve, and nobody is below it",
+        ),
+        (
+            "tiers: [{ name: a, reserve: 0.5 }, { name: b, reserve: 0.5 }, { name: c }]",
+            "tiers: the reserves of higher tiers leave nothing to c; lower a reserve",
+        ),
+        ("tiers: [{ name: a }, { name: a }]", "tiers: two tiers have the same name"),
+        ("tiers: [{ reserve: 0.1 }]", "tiers[0].name: the field is missing"),
         ("cache_scope: org", "cache_scope: unknown key"),
     ] {
         let found = problems(&format!("{MODELS}{KEYS}{added}\n"));
@@ -196,7 +227,14 @@ fn each_mistake_in_a_model_or_key_is_named() {
         ),
         ("models: []\nkeys: [{ secret: a, secret_sha256: b }]", "not a SHA-256 digest"),
         ("models: []\nkeys: [{ secret: a, org: a/b }]", "keys[0].org: \"a/b\" cannot be part of a subject path"),
-        ("models: []\nkeys: [{ secret: a, tier: premium }]", "keys[0].tier: not built yet"),
+        (
+            "models: []\nkeys: [{ secret: a, tier: premium }]",
+            "keys[0].tier: no tier is named \"premium\"; declare it under `tiers`, or remove the field",
+        ),
+        (
+            "models: []\ntiers: [{ name: gold }, { name: iron }]\nkeys: [{ secret: a, tier: premium }]",
+            "keys[0].tier: no tier is named \"premium\"; write one of gold, iron",
+        ),
         (
             "models: []\nkeys:\n  - { secret: k, org: a }\n  - { secret: k, org: b }",
             "p.yaml:4:5: keys[1]: the secret is also that of keys[0]; give each key a secret of its own",
@@ -330,10 +368,9 @@ fn the_schema_describes_exactly_the_fields_that_are_read() {
     let mut read: BTreeMap<String, Vec<String>> = report.known();
     // Asked for only to be refused by name.
     for (section, refused) in [
-        ("Gateway", "tiers"),
         ("Model", "route"),
         ("Upstream", "limits"),
-        ("Key", "tier"),
+        ("Tier", "min_share"),
         ("Rule", "hold_cap"),
         ("Limit", "enqueued_tokens"),
     ] {

@@ -27,6 +27,8 @@ pub struct Terms {
     pub unit: Unit,
     /// The most that can be used at once: the burst of a bucket, else the amount.
     pub cap: f64,
+    /// The part of `cap` that is kept for callers of higher tiers.
+    pub kept: f64,
     /// A bucket's refill in units per microsecond; the nominal length in microseconds of a calendar window; else 0.
     pub rate: f64,
     /// Counted only.
@@ -39,12 +41,22 @@ impl Terms {
         if self.shadow { f64::INFINITY } else { self.written() }
     }
 
+    /// What a calendar window that has passed forgives of a debt. A shadow limit has none: nobody was kept from using more.
+    pub fn forgiven(&self) -> f64 {
+        if self.shadow { f64::INFINITY } else { self.cap }
+    }
+
+    /// The most that a caller of this tier can use at once.
+    pub fn most(&self) -> f64 {
+        self.cap - self.kept
+    }
+
     /// What the limit itself lets a level reach. A bucket refills in fractions, whose rounding must not refuse what a promised
     /// `retry-after` lets in; the slack is far below one unit and does not add up. Everything else counts whole units.
     pub fn written(&self) -> f64 {
         match self.kind {
-            Kind::Bucket => self.cap + (self.cap * 1e-12 + 1e-6),
-            Kind::Calendar | Kind::Lifetime | Kind::Held => self.cap,
+            Kind::Bucket => self.most() + (self.cap * 1e-12 + 1e-6),
+            Kind::Calendar | Kind::Lifetime | Kind::Held => self.most(),
         }
     }
 }
@@ -117,10 +129,9 @@ impl Slot {
             }
             Kind::Calendar if self.at == 0.0 => Self { level: self.level, at: start },
             Kind::Calendar if start > self.at => {
-                // Debt carries: each window that passed forgives one limit's worth, no more. A shadow limit has none:
-                // nobody was kept from using more.
+                // Debt carries: each window that passed forgives one limit's worth, no more.
                 let passed = ((start - self.at) / terms.rate + 0.5).floor().max(1.0);
-                Self { level: (self.level - passed * terms.ceiling()).max(0.0), at: start }
+                Self { level: (self.level - passed * terms.forgiven()).max(0.0), at: start }
             }
             _ => self,
         }
@@ -199,11 +210,11 @@ mod tests {
     use super::*;
 
     fn bucket(cap: f64, rate: f64) -> Terms {
-        Terms { id: [0; 8], kind: Kind::Bucket, unit: Unit::Tokens, cap, rate, shadow: false }
+        Terms { id: [0; 8], kind: Kind::Bucket, unit: Unit::Tokens, cap, kept: 0.0, rate, shadow: false }
     }
 
     fn calendar(cap: f64, length: f64) -> Terms {
-        Terms { id: [0; 8], kind: Kind::Calendar, unit: Unit::Tokens, cap, rate: length, shadow: false }
+        Terms { id: [0; 8], kind: Kind::Calendar, unit: Unit::Tokens, cap, kept: 0.0, rate: length, shadow: false }
     }
 
     #[test]

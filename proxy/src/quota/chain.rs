@@ -8,6 +8,7 @@ use super::codec;
 use super::identity::{account_key, beside, hash_tag, limit_id};
 use super::rate::RateHeaders;
 use super::rule::{Ceilings, Level, Limit, MAX_AMOUNT, OnStoreFailure, Rule, Subject, Window};
+use super::tier::Share;
 
 mod calendars;
 #[cfg(test)]
@@ -49,6 +50,7 @@ impl ChainLimit {
             *burst = (*burst).min(*theirs);
         }
         self.terms.cap = self.terms.cap.min(other.terms.cap);
+        self.terms.kept = self.terms.kept.min(other.terms.kept);
         self.terms.rate = self.terms.rate.min(other.terms.rate);
         self.model_bound &= other.model_bound;
         self.on_failure = self.on_failure.stricter(other.on_failure);
@@ -93,6 +95,7 @@ pub struct Chain {
 impl Chain {
     pub fn resolve(rules: &[Rule], subject: &Subject, models: &[&str]) -> Self {
         let mut chain = Self::empty(hash_tag(subject.org.as_deref()));
+        let kept = subject.tier.as_ref().map_or(Share::NONE, |tier| tier.kept);
         for level in Level::ALL {
             let Some(path) = subject.path(level) else { continue };
             let matching = || rules.iter().filter(|rule| rule.level == level && rule.applies(subject, models));
@@ -102,7 +105,7 @@ impl Chain {
             let replaced = |rule: &Rule| rule.is_default() && (named(false) || (rule.shadow && named(true)));
             for shadow in [false, true] {
                 for rule in matching().filter(|rule| rule.shadow == shadow && !replaced(rule)) {
-                    chain.add(rule, level, &path);
+                    chain.add(rule, level, &path, kept);
                 }
             }
         }
@@ -137,7 +140,7 @@ impl Chain {
         }
     }
 
-    fn add(&mut self, rule: &Rule, level: Level, path: &str) {
+    fn add(&mut self, rule: &Rule, level: Level, path: &str, kept: Share) {
         if rule.ceilings != Ceilings::default() {
             let ceilings = rule.ceilings;
             self.ceilings.push(ChainCeiling {
@@ -150,6 +153,7 @@ impl Chain {
         }
         for limit in &rule.limits {
             let mut terms = terms(limit_id(rule, limit), limit, rule.shadow);
+            terms.kept = kept.of(terms.cap);
             let account = self.account(level, path, &terms);
             let same = |known: &ChainLimit, id| known.account == account && known.terms.id == id;
             if terms.shadow && self.limits.iter().any(|known| same(known, terms.id) && !known.terms.shadow) {
@@ -226,7 +230,7 @@ fn terms(id: LimitId, limit: &Limit, shadow: bool) -> Terms {
         Window::Lifetime => (Kind::Lifetime, exact(limit.amount), 0.0),
         Window::Held => (Kind::Held, exact(limit.amount), 0.0),
     };
-    Terms { id, kind, unit: limit.unit, cap, rate, shadow }
+    Terms { id, kind, unit: limit.unit, cap, kept: 0.0, rate, shadow }
 }
 
 fn keep_us(terms: &Terms) -> f64 {

@@ -4,7 +4,7 @@
 
 use sha2::{Digest, Sha256};
 
-use super::account::{Amounts, Kind, LimitId, Slot, Totals};
+use super::account::{Amounts, Kind, LimitId, Slot, Terms, Totals};
 use super::calendar::Windows;
 use super::chain::Chain;
 use super::lease::Hold;
@@ -35,8 +35,8 @@ pub struct PackedLease {
 }
 
 /// Counts of accounts, calendars and limits, a mark that names them, the count of limits per account, all limit ids;
-/// then in doubles `keep` per account and kind, unit, ceiling and rate per limit. The account keys follow, which the
-/// scripts never read.
+/// then in doubles `keep` per account and kind, unit, ceiling (of a calendar limit: what a window forgives) and rate per
+/// limit. The account keys follow, which the scripts never read.
 pub fn pack_terms(chain: &Chain) -> Vec<u8> {
     let keys: Vec<&str> = chain.accounts.iter().map(|account| account.key.as_str()).collect();
     let keys = keys.join("\n");
@@ -55,7 +55,8 @@ pub fn pack_terms(chain: &Chain) -> Vec<u8> {
     for entry in &chain.limits {
         let terms = &entry.terms;
         let unit = f64::from(unit_code(terms.unit));
-        out.extend(pack_numbers(&[kind_code(terms.kind), unit, terms.ceiling(), terms.rate]));
+        let ceiling = if terms.kind == Kind::Calendar { terms.forgiven() } else { terms.ceiling() };
+        out.extend(pack_numbers(&[kind_code(terms.kind), unit, ceiling, terms.rate]));
     }
     out.extend(keys.as_bytes());
     out
@@ -66,8 +67,11 @@ pub fn mark(terms: &[u8]) -> &[u8] {
     terms.get(4..12).unwrap_or_default()
 }
 
-pub fn pack_windows(windows: &[Windows]) -> Vec<u8> {
-    windows.iter().flat_map(|window| pack_numbers(&window.0)).collect()
+/// Travels with each call and is kept nowhere, unlike terms: those of a calendar limit say what a window forgives, which is
+/// the same for all tiers.
+pub fn pack_window(window: &Windows, terms: &Terms) -> Vec<u8> {
+    let [previous, current, next, last] = window.0;
+    pack_numbers(&[previous, current, next, last, terms.ceiling()])
 }
 
 pub fn pack_numbers(numbers: &[f64]) -> Vec<u8> {
@@ -170,9 +174,9 @@ pub fn read_lease(bytes: &[u8]) -> Result<Option<PackedLease>, StoreError> {
     Ok(Some(PackedLease { expired, hold, mark, limits, keys }))
 }
 
-type Terms = ([u8; 8], Vec<(usize, LimitId, Unit)>, Vec<String>);
+type ReadTerms = ([u8; 8], Vec<(usize, LimitId, Unit)>, Vec<String>);
 
-fn read_terms(reader: &mut Reader<'_>) -> Result<Terms, StoreError> {
+fn read_terms(reader: &mut Reader<'_>) -> Result<ReadTerms, StoreError> {
     let accounts = usize::from(reader.byte()?);
     let _calendars = reader.byte()?;
     let count = usize::from(u16::from_le_bytes([reader.byte()?, reader.byte()?]));

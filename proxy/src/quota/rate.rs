@@ -55,8 +55,8 @@ impl Rate {
             Kind::Lifetime | Kind::Held => None,
         };
         Self {
-            limit: terms.cap as u64,
-            remaining: left(terms.cap, level),
+            limit: terms.most() as u64,
+            remaining: left(terms.most(), level),
             reset: reset_us.map(|us| Duration::from_micros(us.ceil() as u64)),
         }
     }

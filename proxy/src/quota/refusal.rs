@@ -110,7 +110,7 @@ pub(super) fn before_store(chain: &Chain, demand: &Demand) -> Option<Refusal> {
     }
     // Asked in whole numbers: a demand beyond what a double counts exactly is still too large for every limit.
     let mut limits = chain.limits.iter().filter(|entry| !entry.terms.shadow);
-    let entry = limits.find(|entry| demand.of(entry.terms.unit) as f64 > entry.terms.cap)?;
+    let entry = limits.find(|entry| demand.of(entry.terms.unit) as f64 > entry.terms.most())?;
     let account = &chain.accounts[entry.account];
     Some(Refusal {
         level: account.level,
@@ -119,7 +119,7 @@ pub(super) fn before_store(chain: &Chain, demand: &Demand) -> Option<Refusal> {
         unit: entry.terms.unit,
         needed: demand.of(entry.terms.unit),
         // What an unused account would have.
-        left: rate::left(entry.terms.cap, 0.0),
+        left: rate::left(entry.terms.most(), 0.0),
         retry_after: None,
         estimate: false,
         never_fits: true,
@@ -153,7 +153,7 @@ pub(super) fn judge(chain: &Chain, need: &Amounts, levels: &[f64], now_us: f64, 
         limit: entry.label.clone(),
         unit: entry.terms.unit,
         needed: need.of(entry.terms.unit) as u64,
-        left: rate::left(entry.terms.cap, level),
+        left: rate::left(entry.terms.most(), level),
         retry_after,
         estimate,
         never_fits: worst == Wait::Never,
@@ -175,7 +175,7 @@ fn is_budget(entry: &ChainLimit) -> bool {
 }
 
 fn never_fits(terms: &Terms, need: f64) -> bool {
-    need > terms.cap
+    need > terms.most()
 }
 
 fn rank(wait: Wait) -> (u8, Duration) {
@@ -199,7 +199,7 @@ fn wait(entry: &ChainLimit, level: f64, need: f64, now_us: f64) -> Option<Wait> 
     Some(match (&entry.limit.window, terms.kind) {
         (_, Kind::Bucket) if terms.rate > 0.0 => Wait::True(refill(terms, level, need)),
         (Window::Calendar { period, zone }, Kind::Calendar) => {
-            let windows = ((level + need - terms.cap) / terms.cap).ceil().max(1.0) as u64;
+            let windows = ((level + need - terms.most()) / terms.cap).ceil().max(1.0) as u64;
             let start = calendar::start_after(*period, zone, now_us, windows);
             Wait::True(Duration::from_millis(((start - now_us) / 1000.0).ceil() as u64))
         }
@@ -210,8 +210,8 @@ fn wait(entry: &ChainLimit, level: f64, need: f64, now_us: f64) -> Option<Wait> 
 
 /// Whole milliseconds until the bucket fits `need`, by the very operations that the store will then perform.
 fn refill(terms: &Terms, level: f64, need: f64) -> Duration {
-    let mut ms = ((level + need - terms.cap) / terms.rate / 1000.0).ceil().max(0.0);
-    if (level - ms * 1000.0 * terms.rate).max(0.0) + need > terms.cap {
+    let mut ms = ((level + need - terms.most()) / terms.rate / 1000.0).ceil().max(0.0);
+    if (level - ms * 1000.0 * terms.rate).max(0.0) + need > terms.most() {
         ms += 1.0;
     }
     Duration::from_millis(ms as u64)

@@ -1,11 +1,13 @@
 //! The nouns of a quota: who (`Subject`), what is limited (`Limit`), and which rule says so (`Rule`).
 //! Parsing YAML into these is the job of `config`; arithmetic on them lives in `ledger`.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use globset::{GlobBuilder, GlobMatcher};
 
 use super::calendar::CalendarPeriod;
+use super::tier::Tier;
 
 /// Largest integer that both a Lua number and an `f64` hold exactly; limits above it are config errors.
 pub const MAX_AMOUNT: u64 = 1 << 53;
@@ -16,6 +18,8 @@ pub struct Subject {
     pub org: Option<String>,
     pub app: Option<String>,
     pub user: Option<String>,
+    /// Where its calls stand against others; no part of any path. `None` where there is one tier.
+    pub tier: Option<Arc<Tier>>,
 }
 
 impl Subject {
@@ -320,7 +324,7 @@ mod tests {
     use super::*;
 
     fn subject() -> Subject {
-        Subject { org: Some("acme".into()), app: Some("web".into()), user: Some("ana".into()) }
+        Subject { org: Some("acme".into()), app: Some("web".into()), user: Some("ana".into()), tier: None }
     }
 
     fn rule(level: Level, matcher: &str, models: &[&str]) -> Rule {

@@ -105,6 +105,23 @@ fn a_window_and_a_bucket_give_back_with_the_log_s_own_time() {
 }
 
 #[test]
+fn a_lower_tier_is_refused_what_a_higher_one_keeps() {
+    let text = "tiers: [{ name: premium, reserve: 0.2 }, { name: standard }]\n\
+                models: [{ name: m, aliases: [alias], upstreams: [{ name: a, url: 'http://h/v1' }] }]\n\
+                keys: [{ secret: k, org: acme }]\n\
+                quotas: [{ level: org, match: acme, limits: [{ tokens: 249, per: lifetime }] }]\n";
+    let config = crate::config::check(text, "p.yaml", &HashMap::new()).expect("valid");
+    let of_tier = |tier: Option<&str>| {
+        let mut entries = [0, 2000].map(|ms| line(ms, "ana", Ended::Finished, Some(100)));
+        entries.iter_mut().for_each(|entry| entry.who.tier = tier.map(str::to_owned));
+        let mut replay = Replay::new(&config);
+        entries.iter().for_each(|entry| replay.read(entry));
+        replay.run().refused
+    };
+    assert_eq!([Some("premium"), Some("standard"), Some("gone"), None].map(of_tier), [0, 1, 1, 1]);
+}
+
+#[test]
 fn shadow_rules_are_told_apart() {
     let quotas = "{ level: org, match: acme, shadow: true, limits: [{ requests: 1, per: lifetime }, { max_request: { tokens: 99 } }] }";
     let report = replay(quotas, &[0, 2000].map(|ms| line(ms, "ana", Ended::Finished, Some(20))));

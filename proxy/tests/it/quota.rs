@@ -16,4 +16,5 @@ mod slots;
 mod slow_link;
 mod speed;
 mod startup;
+mod tiers;
 mod windows;

@@ -49,7 +49,7 @@ fn bad_yaml_is_refused_with_place_field_and_cure() {
         (limit("tokens: 1, per: hour, tokns: 2"), vec![".yaml:1:", "tokns"]),
         (limit("tokens: 9223372036854775808, per: hour"), vec![".yaml:1:", "tokens", "out of range"]),
         (limit("tokens: 1e300, per: hour"), vec![".yaml:1:", "tokens"]),
-        ("tiers: [ { name: premium } ]\n".into(), vec![".yaml:1:1:", "tiers", "not built yet"]),
+        ("tiers: [ { name: a }, { name: b, reserve: 0.1 } ]\n".into(), vec![".yaml:1:8:", "tiers", "reserve"]),
         (rule("shadow: maybe"), vec![".yaml:1:", "shadow", "true"]),
         (rule("hold: calibrated"), vec![".yaml:1:", "hold", "not built yet"]),
         ("store: redis+cluster://h:1\n".into(), vec![".yaml:1:8:", "store", "Cluster", "not built yet"]),

@@ -10,6 +10,7 @@ use crate::quota::rule::Window;
 #[derive(Debug)]
 pub struct Calendars {
     pub windows: Vec<Windows>,
+    /// The windows, each with what a caller of this tier may use in it.
     pub packed: Vec<u8>,
     pub(super) from: f64,
     pub(super) until: f64,
@@ -27,7 +28,9 @@ impl Calendars {
             .collect();
         let from = windows.iter().map(|w| w.0[1]).fold(f64::NEG_INFINITY, f64::max);
         let until = windows.iter().map(|w| w.0[2]).fold(f64::INFINITY, f64::min);
-        Self { packed: codec::pack_windows(&windows), windows, from, until }
+        let calendars = chain.limits.iter().filter(|entry| entry.terms.kind == Kind::Calendar);
+        let packed = calendars.zip(&windows).flat_map(|(entry, window)| codec::pack_window(window, &entry.terms));
+        Self { packed: packed.collect(), windows, from, until }
     }
 
     /// Start of the window that holds `now_us` for each limit of the chain (0 where it has none), or `None` if one

@@ -13,7 +13,7 @@ fn rule(level: Level, matcher: &str, models: &[&str], limits: Vec<Limit>) -> Rul
 }
 
 fn subject() -> Subject {
-    Subject { org: Some("acme".into()), app: Some("web".into()), user: Some("ana".into()) }
+    Subject { org: Some("acme".into()), app: Some("web".into()), user: Some("ana".into()), tier: None }
 }
 
 fn minute(amount: u64) -> Vec<Limit> {

@@ -38,16 +38,17 @@ end
 
 local function mark_of(terms) return sub(terms.blob, terms.o + 5, terms.o + 12) end
 
--- Start of the window that holds `now` per calendar; nil when one is not covered. Without windows there are no starts:
--- overage then lands in the window that the account is in.
+-- Start of the window that holds `now` per calendar, and in `most` what the caller may use of it; nil when one is not
+-- covered. Without windows there are no starts: overage then lands in the window that the account is in.
 local function read_starts(windows, calendars, now)
-  local starts = {}
-  if calendars == 0 or #windows ~= 32 * calendars then return starts end
-  local w = { unpack_('<' .. rep('d', 4 * calendars), windows) }
+  local starts = { most = {} }
+  if calendars == 0 or #windows ~= 40 * calendars then return starts end
+  local w = { unpack_('<' .. rep('d', 5 * calendars), windows) }
   for c = 1, calendars do
-    local o = 4 * c - 3
+    local o = 5 * c - 4
     if now < w[o] or now >= w[o + 3] then return nil end
     if now < w[o + 1] then starts[c] = w[o] elseif now < w[o + 2] then starts[c] = w[o + 1] else starts[c] = w[o + 2] end
+    starts.most[c] = w[o + 4]
   end
   return starts
 end

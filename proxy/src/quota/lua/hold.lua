@@ -25,6 +25,7 @@ local function look(seen, terms, need, starts, now)
           at = start
         end
         epochs[c] = at
+        ceiling = starts.most[c]
       end
       local wanted = need[flat[t + 2]]
       local total = level + wanted

@@ -15,7 +15,7 @@ fn tokens(amount: u64) -> Limit {
 }
 
 fn chain(rules: &[Rule], user: &str) -> Arc<Chain> {
-    let subject = Subject { org: Some("acme".into()), app: Some("web".into()), user: Some(user.into()) };
+    let subject = Subject { org: Some("acme".into()), app: Some("web".into()), user: Some(user.into()), tier: None };
     Arc::new(Chain::resolve(rules, &subject, &["m"]))
 }
 

@@ -15,7 +15,7 @@ use proxy::quota::store::{Ask, Renewal, Status};
 use proxy::quota::{CalendarPeriod, Chain, LeaseId, Level, Limit, OnExpiry, Pattern, Rule, Store, Unit, Window};
 
 use super::redis_server::RedisServer;
-use super::rig::{ana, patient, rule};
+use super::rig::{ana, below, patient, rule};
 
 #[derive(Clone, Debug)]
 enum Op {
@@ -106,8 +106,10 @@ fn rules() -> Vec<Rule> {
     ]
 }
 
+/// One of them for a caller of a lower tier as well, on the same accounts.
 fn three_models() -> Vec<Chain> {
-    ["a", "b", "c"].map(|model| Chain::resolve(&rules(), &ana(), &[model])).into()
+    let chain = |subject, model| Chain::resolve(&rules(), &subject, &[model]);
+    ["a", "b", "c"].map(|model| chain(ana(), model)).into_iter().chain([chain(below(0.3), "b")]).collect()
 }
 
 /// Rules that come and go, each with so many limits that an account cannot keep them all. All refill slowly, so that

@@ -9,7 +9,7 @@ use proxy::quota::audit::{Audit, audit};
 use proxy::quota::store::{Answer, Ask, Renewal, Status};
 use proxy::quota::{
     Ceilings, Chain, Clock, Demand, LeaseId, Level, Limit, OnExpiry, OnStoreFailure, Options, Outcome, Pattern, Price,
-    Quota, RedisOptions, Refusal, Refused, Reservation, Rule, Store, Subject, Unit,
+    Quota, RedisOptions, Refusal, Refused, Reservation, Rule, Share, Store, Subject, Tier, Unit,
 };
 use wire::{Metered, Usage};
 
@@ -113,12 +113,18 @@ macro_rules! both {
 pub(super) use both;
 
 pub fn ana() -> Subject {
-    Subject { org: Some("acme".into()), app: Some("web".into()), user: Some("ana".into()) }
+    Subject { org: Some("acme".into()), app: Some("web".into()), user: Some("ana".into()), tier: None }
 }
 
 pub fn rule(level: Level, limits: Vec<Limit>) -> Rule {
     let (matcher, ceilings, on_store_failure) = (Pattern::any(), Ceilings::default(), OnStoreFailure::Closed);
     Rule { level, matcher, models: vec![], name: None, limits, ceilings, on_store_failure, shadow: false }
+}
+
+/// `ana` in a tier that may not use this share of any limit.
+pub fn below(kept: f64) -> Subject {
+    let tier = Tier { name: "standard".into(), rank: 1, kept: Share::new(kept) };
+    Subject { tier: Some(Arc::new(tier)), ..ana() }
 }
 
 /// The same limits at all four levels.
