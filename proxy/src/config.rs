@@ -61,6 +61,7 @@ impl fmt::Display for StoreUrl {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self::Redis(url) = self else { return f.write_str("memory") };
         let (scheme, rest) = url.split_once("://").unwrap_or(("redis", url));
+        let (rest, _logins) = rest.split_once('?').unwrap_or((rest, ""));
         let host = rest.rsplit_once('@').map_or(rest, |(_login, host)| host);
         write!(f, "{scheme}://{host}")
     }

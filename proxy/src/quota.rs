@@ -47,7 +47,7 @@ pub use lease::{LeaseId, OnExpiry};
 pub use memory::Clock;
 pub use outage::Figures;
 pub use rate::{Rate, RateHeaders};
-pub use redis::RedisOptions;
+pub use redis::{RedisAddress, RedisOptions};
 pub use refusal::{Refusal, Refused};
 pub use reservation::{Outcome, Reservation};
 pub use rule::{

@@ -5,6 +5,7 @@ mod bad_input;
 mod clients;
 mod conformance;
 mod exact;
+mod failover;
 mod killed_gateway;
 mod operator;
 mod relay;

@@ -9,6 +9,7 @@ pub mod http;
 pub mod process;
 pub mod redis_server;
 pub mod resp;
+pub mod sentinels;
 pub mod sockets;
 pub mod wait;
 

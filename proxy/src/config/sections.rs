@@ -13,7 +13,7 @@ use super::{
     units::{duration, size},
     upstream_url::UpstreamUrl,
 };
-use crate::quota::{Price, Tier};
+use crate::quota::{Price, RedisAddress, Tier};
 
 /// Beyond this no model generates, and sums stay far from overflow.
 pub(super) const MAX_TOKENS: u64 = 10_000_000;
@@ -72,18 +72,23 @@ fn path(at: At<'_>) -> Option<PathBuf> {
     at.text().map(PathBuf::from)
 }
 
+const STORE_ADDRESS: &str = "write memory, redis://host:6379/0, or redis+sentinel://host:26379,host:26379/GROUP/0";
+
 fn store(at: At<'_>) -> Option<StoreUrl> {
     let text = at.text()?;
     match text.split_once("://") {
         None if text == "memory" => Some(StoreUrl::Memory),
-        Some(("redis", host)) if !host.is_empty() => Some(StoreUrl::Redis(text)),
+        Some(("redis" | "redis+sentinel", _)) => match RedisAddress::parse(&text) {
+            Ok(_usable) => Some(StoreUrl::Redis(text)),
+            // Not shown: an address may hold a password.
+            Err(why) => at.problem(format!("not an address of a store: {why}"), STORE_ADDRESS),
+        },
         Some(("rediss", _)) => at.problem("TLS to the store is not built yet", "use redis:// on a private network"),
-        Some(("redis+sentinel" | "redis+cluster", _)) => {
-            at.problem("Sentinel and Cluster are not built yet", "use one node: redis://host:6379/0")
+        Some(("redis+cluster", _)) => {
+            at.problem("Cluster is not built yet", "use one node, or one with replicas and sentinels")
         }
-        // Not shown: an address may hold a password.
-        Some(_) => at.problem("unknown kind of store", "write memory, or redis://host:6379/0"),
-        None => at.problem("the store is neither memory nor an address", "write memory, or redis://host:6379/0"),
+        Some(_) => at.problem("unknown kind of store", STORE_ADDRESS),
+        None => at.problem("the store is neither memory nor an address", STORE_ADDRESS),
     }
 }
 

@@ -18,6 +18,7 @@ use super::ledger::{CANCELLED_FOR, EXPIRED_FOR};
 use super::secret::Secret;
 use super::store::{Answer, Ask, Reclaimed, Renewal, Status, StoreError};
 
+mod address;
 mod batches;
 mod connection;
 mod gateways;
@@ -27,6 +28,7 @@ mod probe;
 mod script;
 mod start;
 
+pub use address::Address as RedisAddress;
 use batches::{Batches, Kind, Operation};
 use connection::Connection;
 pub use probe::Durability;

@@ -3,17 +3,14 @@
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use redis::{Client, Cmd, FromRedisValue};
+use redis::{Cmd, FromRedisValue};
 
 use super::RedisOptions;
+use super::address::Address;
 use super::line::{self, Line, Voice};
 use super::script::{Call, SCRIPTS, deadlines_key, lease_key};
 use crate::quota::lease::LeaseId;
 use crate::quota::store::StoreError;
-
-pub fn client(url: &str) -> Result<Client, StoreError> {
-    Client::open(url).map_err(|error| StoreError::Refused(format!("not a usable store address: {error}")))
-}
 
 /// Our own clock: only an estimate of the server's, which decides.
 pub fn local_now_us() -> f64 {
@@ -27,14 +24,14 @@ pub struct Connection(Arc<Line>);
 
 impl Connection {
     /// Bounded by `start_timeout`; afterwards each call is bounded by `timeout`.
-    pub async fn open(client: Client, options: RedisOptions, voice: Voice) -> Result<Self, StoreError> {
-        let connection = line::dial(&client, options.start_timeout).await?;
-        Ok(Self(Arc::new(Line::new(client, options.timeout, voice, Ok(connection)))))
+    pub async fn open(address: Address, options: RedisOptions, voice: Voice) -> Result<Self, StoreError> {
+        let dialled = address.dial(options.start_timeout).await?;
+        Ok(Self(Arc::new(Line::new(address, options.timeout, voice, Ok(dialled)))))
     }
 
     /// To a server that did not answer at the start: down until the watcher reaches it.
-    pub fn absent(client: Client, options: RedisOptions, voice: Voice, error: StoreError) -> Self {
-        Self(Arc::new(Line::new(client, options.timeout, voice, Err(error))))
+    pub fn absent(address: Address, options: RedisOptions, voice: Voice, error: StoreError) -> Self {
+        Self(Arc::new(Line::new(address, options.timeout, voice, Err(error))))
     }
 
     /// Keeps the connection alive until it is dropped.

@@ -6,10 +6,11 @@ use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
-use redis::{AsyncConnectionConfig, Client, Cmd, FromRedisValue, RedisError};
+use redis::{Cmd, FromRedisValue, RedisError};
 use tokio::sync::Notify;
 use tokio::time::{Instant, timeout, timeout_at};
 
+use super::address::{Address, Dialled, Primary};
 use super::gateways::{BEAT_COUNTS, Gateways};
 use super::patience::{Waiting, second_look};
 use super::probe::TAG as PROBE_TAG;
@@ -21,9 +22,11 @@ use crate::quota::store::StoreError;
 /// A healthy connection proves itself this often; also how soon a lost scripting permission is noticed.
 const CHECK_EVERY: Duration = Duration::from_secs(2);
 const RETRY_EVERY: Duration = Duration::from_millis(100);
+/// For a new connection, where no call waits for it.
+const LONG: Duration = Duration::from_secs(1);
 
 pub(super) struct Line {
-    client: Client,
+    address: Address,
     timeout: Duration,
     state: Mutex<State>,
     /// Down, or joined: the watcher need not wait for its time.
@@ -44,6 +47,8 @@ pub enum Voice {
 struct State {
     /// None until a server that was down at the start has been reached.
     connection: Option<MultiplexedConnection>,
+    /// Where it leads, if sentinels said so.
+    primary: Option<Primary>,
     /// Why calls are refused without being sent.
     down: Option<StoreError>,
     /// When the server last answered any call.
@@ -53,25 +58,20 @@ struct State {
 
 impl std::fmt::Debug for Line {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        // Not the client: its address may hold a password.
+        // Not the address: it may hold a password.
         f.debug_struct("Connection").field("down", &self.state().down).finish_non_exhaustive()
     }
 }
 
 impl Line {
-    pub fn new(
-        client: Client,
-        timeout: Duration,
-        voice: Voice,
-        connection: Result<MultiplexedConnection, StoreError>,
-    ) -> Self {
-        let (connection, down) = match connection {
-            Ok(connection) => (Some(connection), None),
-            Err(error) => (None, Some(error)),
+    pub fn new(address: Address, timeout: Duration, voice: Voice, dialled: Result<Dialled, StoreError>) -> Self {
+        let (connection, primary, down) = match dialled {
+            Ok((connection, primary)) => (Some(connection), primary, None),
+            Err(error) => (None, None, Some(error)),
         };
-        let state = State { connection, down, heard: Instant::now(), gateways: Gateways::default() };
+        let state = State { connection, primary, down, heard: Instant::now(), gateways: Gateways::default() };
         let (news, waiting, member) = (Notify::new(), Waiting::default(), OnceLock::new());
-        Self { client, timeout, state: Mutex::new(state), news, waiting, member, voice }
+        Self { address, timeout, state: Mutex::new(state), news, waiting, member, voice }
     }
 
     pub fn timeout(&self) -> Duration {
@@ -217,28 +217,42 @@ impl Line {
         }
     }
 
-    /// Brings a troubled connection back: the old one if it answers, else a new one.
+    /// Brings a troubled connection back: the old one if it takes writes, else a new one. That may lead elsewhere: to the
+    /// replica that took over, or by a name that now means another server.
     async fn revive(&self) {
         let connection = self.state().connection.clone();
         let mut check = match connection {
             Some(mut connection) => self.check(&mut connection).await,
             None => Err(StoreError::Broken("not connected yet".to_owned())),
         };
-        if matches!(check, Err(StoreError::Broken(_) | StoreError::Timeout(_))) {
-            check = match dial(&self.client, self.timeout.max(Duration::from_secs(1))).await {
-                Ok(mut fresh) => {
-                    let check = self.check(&mut fresh).await;
-                    self.state().connection = Some(fresh);
-                    check
-                }
-                Err(error) => Err(error),
-            };
+        if check.is_err() {
+            check = self.dial_anew().await;
         }
         match check {
             Ok(()) => self.is_up(),
             Err(error) => {
                 self.state().down.replace(error);
             }
+        }
+    }
+
+    async fn dial_anew(&self) -> Result<(), StoreError> {
+        let (mut fresh, primary) = self.address.dial(self.timeout.max(LONG)).await?;
+        let check = self.check(&mut fresh).await;
+        let mut state = self.state();
+        (state.connection, state.primary) = (Some(fresh), primary);
+        check
+    }
+
+    /// A primary that was cut off still answers, and what it is told is lost when it comes back: the sentinels know of
+    /// another one by then.
+    async fn follow(&self) {
+        let known = self.state().primary.clone();
+        let Some((host, port)) = self.address.elsewhere(known.as_ref(), LONG).await else { return };
+        match self.dial_anew().await {
+            Ok(()) if self.voice == Voice::Speaks => tracing::info!(host, port, "quota store has a new primary"),
+            Ok(()) => {}
+            Err(error) => drop(self.is_down(error)),
         }
     }
 }
@@ -260,21 +274,13 @@ pub async fn watch(inner: Weak<Line>) {
             continue;
         }
         match inner.script(inner.beat(), inner.timeout).await {
-            Ok(gateways) => inner.counted(gateways, true),
+            Ok(gateways) => {
+                inner.counted(gateways, true);
+                inner.follow().await;
+            }
             Err(error) => {
                 inner.is_down(error);
             }
         }
-    }
-}
-
-/// Connects within `bound`. The crate's own response timeout is off: ours covers each whole call.
-pub async fn dial(client: &Client, bound: Duration) -> Result<MultiplexedConnection, StoreError> {
-    let config = AsyncConnectionConfig::new().set_connection_timeout(Some(bound)).set_response_timeout(None);
-    match timeout(bound, client.get_multiplexed_async_connection_with_config(&config)).await {
-        Ok(Ok(connection)) => Ok(connection),
-        Ok(Err(error)) if error.is_timeout() => Err(StoreError::Timeout(bound)),
-        Ok(Err(error)) => Err(StoreError::Unreachable(error.to_string())),
-        Err(_elapsed) => Err(StoreError::Timeout(bound)),
     }
 }

@@ -4,12 +4,12 @@
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
-use redis::Client;
 use tokio::time::Instant;
 
 use super::RedisStore;
+use super::address::Address;
 use super::batches::Batches;
-use super::connection::{self, Connection};
+use super::connection::Connection;
 use super::line::Voice;
 use super::probe::{self, Durability};
 use crate::quota::identity::GLOBAL_TAG;
@@ -42,12 +42,13 @@ impl Default for RedisOptions {
 impl RedisStore {
     /// A server that still loads its data is waited for, all within `start_timeout`.
     pub async fn connect(url: &str, options: RedisOptions) -> Result<Self, StoreError> {
-        let client = connection::client(url)?;
+        let address =
+            Address::parse(url).map_err(|why| StoreError::Refused(format!("not a usable store address: {why}")))?;
         let slow = RedisOptions { timeout: options.timeout * 10, ..options };
-        let store = match Self::opened(&client, options, slow).await {
+        let store = match Self::opened(&address, options, slow).await {
             Err(error) if options.start_without && error.is_passing() => {
                 tracing::warn!(%error, "quota store down at the start: calls go by on_store_failure until it answers");
-                let absent = |options, voice| Connection::absent(client.clone(), options, voice, error.clone());
+                let absent = |options, voice| Connection::absent(address.clone(), options, voice, error.clone());
                 let (hot, bulk) = (absent(options, Voice::Speaks), absent(slow, Voice::Silent));
                 // What is shared cannot be known; a secret of its own keeps tenants apart all the same.
                 Self::of(hot, bulk, options, None, Secret::random())
@@ -59,10 +60,10 @@ impl RedisStore {
         Ok(store)
     }
 
-    async fn opened(client: &Client, options: RedisOptions, slow: RedisOptions) -> Result<Self, StoreError> {
-        let (hot, durability) = Self::loaded(client, options).await?;
+    async fn opened(address: &Address, options: RedisOptions, slow: RedisOptions) -> Result<Self, StoreError> {
+        let (hot, durability) = Self::loaded(address, options).await?;
         let secret = secret(&hot, options.start_timeout).await?;
-        let bulk = Connection::open(client.clone(), slow, Voice::Silent).await?;
+        let bulk = Connection::open(address.clone(), slow, Voice::Silent).await?;
         Ok(Self::of(hot, bulk, options, durability, secret))
     }
 
@@ -78,10 +79,10 @@ impl RedisStore {
         Self { hot, batches, bulk, options, durability, secret, clock_offset, walk }
     }
 
-    async fn loaded(client: &Client, options: RedisOptions) -> Result<(Connection, Option<Durability>), StoreError> {
+    async fn loaded(address: &Address, options: RedisOptions) -> Result<(Connection, Option<Durability>), StoreError> {
         let deadline = Instant::now() + options.start_timeout;
         loop {
-            match Self::proven(client.clone(), options).await {
+            match Self::proven(address.clone(), options).await {
                 Err(StoreError::Refused(why)) if why.contains("loading") && Instant::now() < deadline => {
                     tokio::time::sleep(Duration::from_millis(50)).await;
                 }
@@ -90,8 +91,8 @@ impl RedisStore {
         }
     }
 
-    async fn proven(client: Client, options: RedisOptions) -> Result<(Connection, Option<Durability>), StoreError> {
-        let connection = Connection::open(client, options, Voice::Speaks).await?;
+    async fn proven(address: Address, options: RedisOptions) -> Result<(Connection, Option<Durability>), StoreError> {
+        let connection = Connection::open(address, options, Voice::Speaks).await?;
         let durability = probe::run(&connection, options).await?;
         Ok((connection, durability))
     }
