@@ -6,6 +6,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use futures_util::future::BoxFuture;
 use wire::{
     Metered, Usage,
     access::{Binding, Decision, Entry, Outcome},
@@ -16,7 +17,7 @@ use crate::{
     access_log::AccessLog,
     catalogue::{Model, Upstream},
     events::Events,
-    quota::{self, RateHeaders, Reservation},
+    quota::{self, Bind, RateHeaders, Refused, Reservation},
     trace::Arrival,
 };
 
@@ -55,6 +56,8 @@ impl Written {
 struct Open {
     reservation: Reservation,
     entry: Option<Box<Entry>>,
+    /// The limit that ended the stream.
+    bound: Option<Binding>,
 }
 
 /// Where ends are written down.
@@ -71,7 +74,7 @@ impl Charge {
         arrival: Arrival,
         books: Books,
     ) -> Self {
-        let open = Some(Open { reservation, entry });
+        let open = Some(Open { reservation, entry, bound: None });
         let written = Written::default();
         Self { open, model, books, arrival, upstream: None, dispatched: None, written, first: None, last: None }
     }
@@ -122,10 +125,24 @@ impl Charge {
         self.open.as_ref().map_or(0, |open| open.reservation.demand().input)
     }
 
+    /// Output tokens held for it.
+    pub fn held(&self) -> u64 {
+        self.open.as_ref().map_or(0, |open| open.reservation.demand().output)
+    }
+
+    /// A stream that uses more than it holds may be ended.
+    pub fn stops(&self) -> bool {
+        self.open.as_ref().is_some_and(|open| open.reservation.stops())
+    }
+
+    /// Asks for more output than is held; nothing if the call has ended.
+    pub fn extend(&mut self, output: u64, bind: Bind) -> Option<BoxFuture<'static, Result<(), Refused>>> {
+        self.open.as_mut().map(|open| open.reservation.extend(output, bind))
+    }
+
     /// Output that may have been produced without being seen.
     fn unseen(&self) -> u64 {
-        let held = self.open.as_ref().map_or(0, |open| open.reservation.demand().output);
-        self.written.at().map_or(0, |sent| self.model.pace.unseen(sent.elapsed(), held))
+        self.written.at().map_or(0, |sent| self.model.pace.unseen(sent.elapsed(), self.held()))
     }
 
     /// The answer is complete.
@@ -158,6 +175,15 @@ impl Charge {
         self.end(status, Outcome::UpstreamFailed, self.unseen_used());
     }
 
+    /// A budget is spent, and the stream was ended for it.
+    pub fn stopped(&mut self, metered: Metered, by: &Refused) {
+        self.teach(metered.usage().completion);
+        if let (Some(open), Refused::Limit(limit)) = (&mut self.open, by) {
+            open.bound = Some(Binding { level: limit.level.as_str().to_owned(), limit: limit.limit.clone() });
+        }
+        self.end(200, Outcome::Stopped, self.used(metered));
+    }
+
     /// The upstream stopped in the middle of a stream.
     pub fn died(&mut self, metered: Metered) {
         self.end(200, Outcome::UpstreamDied, self.used(metered));
@@ -187,11 +213,12 @@ impl Charge {
     }
 
     fn end(&mut self, status: u16, outcome: Outcome, settle: quota::Outcome) {
-        let Some(Open { reservation, entry }) = self.open.take() else { return };
+        let Some(Open { reservation, entry, bound }) = self.open.take() else { return };
         let demand = reservation.demand();
         let shadow = reservation.shadowed().iter();
         let shadow = shadow.map(|by| Binding { level: by.level.as_str().to_owned(), limit: by.limit.clone() });
-        let decision = Decision { shadow: shadow.collect(), ..Decision::new(outcome) };
+        let (level, limit) = bound.map(|by| (by.level, by.limit)).unzip();
+        let decision = Decision { level, limit, shadow: shadow.collect(), ..Decision::new(outcome) };
         reservation.settle(settle);
         let metered = match settle {
             quota::Outcome::Used { metered, .. } => Some(metered),

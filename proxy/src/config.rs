@@ -2,6 +2,7 @@
 //! Reading the file, the environment and the command line is the caller's part.
 
 mod failure;
+mod holding;
 mod problem;
 mod read;
 mod rules;

@@ -17,6 +17,7 @@ pub mod calendar;
 pub mod chain;
 mod changes;
 mod codec;
+pub(crate) mod holding;
 pub(crate) mod identity;
 mod journal;
 mod keeper;
@@ -42,6 +43,7 @@ pub mod trial;
 
 pub use calendar::CalendarPeriod;
 pub use chain::Chain;
+pub use holding::{Bind, Holding, Overrun};
 pub use journal::JournalError;
 pub use lease::{LeaseId, OnExpiry};
 pub use memory::Clock;

@@ -2,6 +2,8 @@
 //! did not ask for is cut out. Whole answers are read for their usage and passed on untouched.
 
 mod count;
+mod ending;
+mod gate;
 mod meter;
 mod stream;
 mod usage;
@@ -10,7 +12,7 @@ use bytes::Bytes;
 use http::{HeaderValue, Response, header, response};
 use wire::{Metered, Usage};
 
-pub use self::stream::Relay;
+pub use self::stream::{Relay, Wishes};
 use crate::{
     body::Body,
     call::Call,
@@ -54,7 +56,7 @@ pub fn stream(stream: Stream, call: &Call, charge: Charge, limits: &Limits) -> R
     let headers = answer.headers_mut();
     headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-cache"));
     headers.insert(names::ACCEL_BUFFERING, HeaderValue::from_static("no"));
-    let mut relay = Relay::new(body, !call.wants_usage, charge, limits, received);
+    let mut relay = Relay::new(body, Wishes::of(call), charge, limits, received);
     relay.take(&first);
     answer.map(|_| Body::relay(relay))
 }

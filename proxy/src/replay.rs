@@ -173,9 +173,7 @@ fn outcome(entry: &Entry, demand: &Demand) -> Option<Outcome> {
         (Ended::Refused, None) => Some(used(Usage { prompt: demand.input, completion: demand.output, cached: 0 })),
         // The upstream's 4xx: its call counts.
         (Ended::Invalid, None) => entry.upstream.is_some().then_some(Outcome::Rejected),
-        (Ended::Finished | Ended::ClientDisconnected | Ended::UpstreamFailed | Ended::UpstreamDied, None) => {
-            Some(Outcome::Refund)
-        }
+        (_, None) => Some(Outcome::Refund),
     }
 }
 

@@ -43,7 +43,7 @@ pub struct Who {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Decision {
     pub outcome: Outcome,
-    /// For a refusal: the level and the limit that bound, e.g. `org` and `tokens/minute`.
+    /// For a refusal or a stop: the level and the limit that bound, e.g. `org` and `tokens/minute`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub level: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -81,6 +81,8 @@ pub enum Outcome {
     UpstreamFailed,
     /// Died in the middle of a stream.
     UpstreamDied,
+    /// A stream that was ended because a budget with `overrun: stop` was spent; its level and limit are in the decision.
+    Stopped,
     StoreUnavailable,
     Overloaded,
 }

@@ -55,6 +55,7 @@ fn rule(level: Level) -> Rule {
         limits: vec![limit(Unit::Requests), limit(Unit::Tokens)],
         ceilings: Ceilings::default(),
         on_store_failure: OnStoreFailure::Closed,
+        holding: Holding::default(),
         shadow: false,
     }
 }

@@ -179,14 +179,25 @@ struct Rule {
     limits: Vec<Limit>,
     /// `worst_case`.
     hold: Option<String>,
-    /// `charge`.
-    overrun: Option<String>,
+    /// What becomes of a call that uses up its hold and goes on. A whole answer cannot be stopped: it is always charged.
+    overrun: Option<Overrun>,
     /// `reject`.
     on_limit: Option<String>,
     /// What these limits mean while the store is down.
     on_store_failure: Option<OnStoreFailure>,
     /// Count and never refuse; what it would have refused is in the metrics and the access log.
     shadow: Option<bool>,
+}
+
+/// `charge`: it goes on, and what it uses beyond is debt that the next calls wait out. `stop`: a stream goes on while more
+/// can be held for it, a quarter of its hold at a time, and is ended with `finish_reason: length` when nothing is left; at
+/// most one event of the upstream goes beyond the limit.
+#[derive(JsonSchema)]
+#[schemars(rename_all = "lowercase")]
+#[expect(dead_code, reason = "only its shape is used, by the derive")]
+enum Overrun {
+    Charge,
+    Stop,
 }
 
 #[derive(JsonSchema)]

@@ -31,6 +31,11 @@ fn write(quota: &Snapshot, out: &mut Vec<u8>) -> std::io::Result<()> {
             "Calls admitted that a shadow limit would have refused, by limit.",
             &quota.shadow_refusals,
         ),
+        (
+            "quota_extension_refusals_total",
+            "Requests for more output of a running call that a limit refused, by limit.",
+            &quota.extension_refusals,
+        ),
     ] {
         family(out, name, "counter", help)?;
         for ((level, limit), count) in refusals {

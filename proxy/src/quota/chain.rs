@@ -5,9 +5,10 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use super::account::{Kind, LimitId, Terms};
 use super::codec;
+use super::holding::{Bind, Overrun};
 use super::identity::{account_key, beside, hash_tag, limit_id};
 use super::rate::RateHeaders;
-use super::rule::{Ceilings, Level, Limit, MAX_AMOUNT, OnStoreFailure, Rule, Subject, Window};
+use super::rule::{Ceilings, Level, Limit, MAX_AMOUNT, OnStoreFailure, Rule, Subject, Unit, Window};
 use super::tier::Share;
 
 mod calendars;
@@ -38,6 +39,7 @@ pub struct ChainLimit {
     pub label: String,
     pub model_bound: bool,
     pub on_failure: OnStoreFailure,
+    pub overrun: Overrun,
 }
 
 impl ChainLimit {
@@ -54,6 +56,14 @@ impl ChainLimit {
         self.terms.rate = self.terms.rate.min(other.terms.rate);
         self.model_bound &= other.model_bound;
         self.on_failure = self.on_failure.stricter(other.on_failure);
+        if other.overrun == Overrun::Stop {
+            self.overrun = Overrun::Stop;
+        }
+    }
+
+    /// Whether it may refuse an extension. A shadow limit is in the store's eyes without end.
+    pub(super) fn binds(&self, bind: Bind) -> bool {
+        bind == Bind::All || self.overrun == Overrun::Stop
     }
 }
 
@@ -120,7 +130,8 @@ impl Chain {
         chain.accounts = accounts.into_iter().map(account).collect();
         let entry = |(account, id, limit): (usize, LimitId, Limit)| {
             let (terms, label) = (terms(id, &limit, false), limit.label());
-            ChainLimit { account, terms, limit, label, model_bound: false, on_failure: OnStoreFailure::default() }
+            let (on_failure, overrun) = (OnStoreFailure::default(), Overrun::default());
+            ChainLimit { account, terms, limit, label, model_bound: false, on_failure, overrun }
         };
         chain.limits = limits.into_iter().map(entry).collect();
         chain
@@ -162,7 +173,8 @@ impl Chain {
             let twin = self.limits.iter_mut().find(|known| same(known, terms.id));
             let label = limit.label();
             let (model_bound, on_failure) = (rule.is_model_bound(), rule.without_store());
-            let entry = ChainLimit { account, terms, limit: limit.clone(), label, model_bound, on_failure };
+            let (limit, overrun) = (limit.clone(), rule.holding.overrun);
+            let entry = ChainLimit { account, terms, limit, label, model_bound, on_failure, overrun };
             match twin {
                 Some(known) => known.tighten(&entry),
                 None => self.limits.push(entry),
@@ -189,6 +201,17 @@ impl Chain {
 
     pub fn limits(&self) -> &[ChainLimit] {
         &self.limits
+    }
+
+    /// A stream that uses more than it holds may be ended.
+    pub fn stops(&self) -> bool {
+        let counts = |entry: &ChainLimit| matches!(entry.terms.unit, Unit::Tokens | Unit::OutputTokens | Unit::NanoUsd);
+        self.limits.iter().any(|entry| entry.overrun == Overrun::Stop && !entry.terms.shadow && counts(entry))
+    }
+
+    /// Per limit 1 if it may refuse an extension, as the script reads it.
+    pub(super) fn binding(&self, bind: Bind) -> Vec<u8> {
+        self.limits.iter().map(|entry| u8::from(entry.binds(bind))).collect()
     }
 
     pub fn accounts(&self) -> &[ChainAccount] {

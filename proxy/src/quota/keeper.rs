@@ -90,6 +90,10 @@ impl Live {
         self.streamed.store(0, Ordering::Relaxed);
     }
 
+    pub fn extended(&self, longer: Demand) {
+        self.state().demand = longer;
+    }
+
     pub fn dispatched(&self, ttl: Duration) {
         let mut state = self.state();
         state.dispatched = true;

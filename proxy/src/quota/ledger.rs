@@ -13,6 +13,8 @@ use super::lease::{Hold, IdHasher, LeaseId, OnExpiry};
 use super::slots::Account;
 use super::store::{Answer, Ask, Reclaimed, Renewal, Status};
 
+mod extend;
+
 /// How long a cancelled id stays forbidden, and how long an expired lease may still be corrected.
 pub(super) const CANCELLED_FOR: Duration = Duration::from_secs(120);
 pub(super) const EXPIRED_FOR: Duration = Duration::from_secs(3600);

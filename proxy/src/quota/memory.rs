@@ -12,7 +12,7 @@ use super::journal::{Journal, JournalError};
 use super::lease::{LeaseId, OnExpiry};
 use super::ledger::Ledger;
 use super::secret::Secret;
-use super::store::{Answer, Ask, Reclaimed, Renewal};
+use super::store::{Answer, Ask, Extension, Reclaimed, Renewal};
 
 /// Where "now" comes from: the wall clock, or a number that a test moves.
 #[derive(Clone, Debug, Default)]
@@ -87,6 +87,10 @@ impl MemoryStore {
 
     pub fn renew(&self, chain: &Arc<Chain>, renewal: &Renewal) -> Answer {
         self.ledger().renew(chain, renewal, self.clock.now_us())
+    }
+
+    pub fn extend(&self, extension: &Extension) -> Answer {
+        self.ledger().extend(extension, self.clock.now_us())
     }
 
     pub fn settle(&self, id: LeaseId, actual: &Amounts) -> Answer {

@@ -16,7 +16,7 @@ use super::identity::GLOBAL_TAG;
 use super::lease::{LeaseId, OnExpiry};
 use super::ledger::{CANCELLED_FOR, EXPIRED_FOR};
 use super::secret::Secret;
-use super::store::{Answer, Ask, Reclaimed, Renewal, Status, StoreError};
+use super::store::{Answer, Ask, Extension, Reclaimed, Renewal, Status, StoreError};
 
 mod address;
 mod batches;
@@ -106,6 +106,16 @@ impl RedisStore {
             call.arg(codec::mark(&old.packed)).arg(map.as_slice())
         };
         Ok(self.in_windows(new, call).await?.0)
+    }
+
+    pub async fn extend(&self, chain: &Arc<Chain>, extension: &Extension) -> Result<Answer, StoreError> {
+        let Amounts { output, nano_usd, .. } = extension.more;
+        let more = codec::pack_numbers(&[output, nano_usd, micros(extension.ttl)]);
+        let call = |windows: &[u8]| {
+            let call = Call::new(&SCRIPTS.extend, chain, extension.id).arg(more.as_slice()).arg(windows);
+            call.arg(codec::mark(&chain.packed)).arg(chain.binding(extension.bind))
+        };
+        Ok(self.in_windows(chain, call).await?.0)
     }
 
     pub async fn renew(&self, chain: &Arc<Chain>, renewal: &Renewal) -> Result<Answer, StoreError> {

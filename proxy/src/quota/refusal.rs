@@ -220,6 +220,7 @@ fn refill(terms: &Terms, level: f64, need: f64) -> Duration {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::quota::holding::Holding;
     use crate::quota::rule::{Ceilings, Limit, OnStoreFailure, Pattern, Rule, Subject};
 
     fn refused(limit: Limit) -> Refusal {
@@ -232,6 +233,7 @@ mod tests {
             limits: vec![limit],
             ceilings: Ceilings::default(),
             on_store_failure: OnStoreFailure::Closed,
+            holding: Holding::default(),
             shadow: false,
         };
         let chain = Chain::resolve(&[rule], &Subject::default(), &["m"]);

@@ -20,6 +20,8 @@ use super::stats::Operation;
 use super::store::{Ask, Status, StoreError};
 use super::{Admitted, Shared};
 
+mod extension;
+
 /// How a call ended, as far as its budget is concerned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
@@ -65,6 +67,11 @@ impl Reservation {
 
     pub fn rate(&self) -> &RateHeaders {
         &self.admitted.rate
+    }
+
+    /// A stream of this call that uses more than it holds may be ended.
+    pub fn stops(&self) -> bool {
+        self.live.chain().stops()
     }
 
     /// The shadow limits that would have refused this call.

@@ -7,6 +7,7 @@ use std::time::Duration;
 use globset::{GlobBuilder, GlobMatcher};
 
 use super::calendar::CalendarPeriod;
+use super::holding::Holding;
 use super::tier::Tier;
 
 /// Largest integer that both a Lua number and an `f64` hold exactly; limits above it are config errors.
@@ -205,6 +206,7 @@ pub struct Rule {
     pub limits: Vec<Limit>,
     pub ceilings: Ceilings,
     pub on_store_failure: OnStoreFailure,
+    pub holding: Holding,
     /// Counted, and never refuses: what it would have refused is told.
     pub shadow: bool,
 }
@@ -336,6 +338,7 @@ mod tests {
             limits: vec![],
             ceilings: Ceilings::default(),
             on_store_failure: OnStoreFailure::default(),
+            holding: Holding::default(),
             shadow: false,
         }
     }

@@ -18,6 +18,7 @@ pub const LATENCY_BOUNDS: [f64; 11] = [0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0
 pub enum Operation {
     Reserve,
     Amend,
+    Extend,
     Renew,
     Settle,
     Cancel,
@@ -25,12 +26,14 @@ pub enum Operation {
 }
 
 impl Operation {
-    pub const ALL: [Self; 6] = [Self::Reserve, Self::Amend, Self::Renew, Self::Settle, Self::Cancel, Self::Reclaim];
+    pub const ALL: [Self; 7] =
+        [Self::Reserve, Self::Amend, Self::Extend, Self::Renew, Self::Settle, Self::Cancel, Self::Reclaim];
 
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Reserve => "reserve",
             Self::Amend => "amend",
+            Self::Extend => "extend",
             Self::Renew => "renew",
             Self::Settle => "settle",
             Self::Cancel => "cancel",
@@ -59,6 +62,7 @@ pub struct Stats {
     reclaimed_leases: AtomicU64,
     refusals: Mutex<Refusals>,
     shadow_refusals: Mutex<Refusals>,
+    extension_refusals: Mutex<Refusals>,
     latency: [Latency; Operation::ALL.len()],
 }
 
@@ -104,6 +108,8 @@ pub struct Snapshot {
     pub refusals: Refusals,
     /// What shadow limits would have refused.
     pub shadow_refusals: Refusals,
+    /// Extensions that a limit refused; some were granted when they were asked for again.
+    pub extension_refusals: Refusals,
     pub store: Vec<StoreLatency>,
     pub outage: Figures,
 }
@@ -145,6 +151,12 @@ impl Stats {
         books.held -= old;
     }
 
+    pub(super) fn extended(&self, tokens: f64) {
+        let (tokens, mut books) = (tokens as u64, self.books());
+        books.reserved += tokens;
+        books.held += tokens;
+    }
+
     pub(super) fn settled(&self, held: f64, actual: f64) {
         let (held, actual, mut books) = (held as u64, actual as u64, self.books());
         let overrun = actual.saturating_sub(held);
@@ -183,6 +195,10 @@ impl Stats {
 
     pub(super) fn shadowed(&self, level: Level, limit: &str) {
         one_more(&self.shadow_refusals, level, limit);
+    }
+
+    pub(super) fn extension_refused(&self, level: Level, limit: &str) {
+        one_more(&self.extension_refusals, level, limit);
     }
 
     pub(super) fn live_leases(&self) -> u64 {
@@ -233,6 +249,7 @@ impl Stats {
             reclaimed_leases: read(&self.reclaimed_leases),
             refusals: read_refusals(&self.refusals),
             shadow_refusals: read_refusals(&self.shadow_refusals),
+            extension_refusals: read_refusals(&self.extension_refusals),
             store: Operation::ALL.map(latency).to_vec(),
             outage,
         }

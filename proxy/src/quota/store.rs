@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use super::account::Amounts;
 use super::chain::Chain;
+use super::holding::Bind;
 use super::identity::GLOBAL_TAG;
 use super::journal::JournalError;
 use super::lease::{LeaseId, OnExpiry};
@@ -84,6 +85,17 @@ pub struct Renewal {
     pub ttl: Duration,
     /// Write the lease anew if the store has lost it. Only for leases that this process knows to be live.
     pub reassert: bool,
+}
+
+/// More output for a call that runs.
+#[derive(Clone, Copy, Debug)]
+pub struct Extension {
+    pub id: LeaseId,
+    /// Output and its price; nothing else of a call grows.
+    pub more: Amounts,
+    /// The lease lives at least so long from now on.
+    pub ttl: Duration,
+    pub bind: Bind,
 }
 
 #[derive(Debug)]
@@ -187,6 +199,14 @@ impl Store {
         match self {
             Self::Memory(store) => Ok(store.amend(new, ask)),
             Self::Redis(store) => store.amend(old, new, ask).await,
+        }
+    }
+
+    /// Holds more for a call that runs, at every level or at none.
+    pub async fn extend(&self, chain: &Arc<Chain>, extension: &Extension) -> Result<Answer, StoreError> {
+        match self {
+            Self::Memory(store) => Ok(store.extend(extension)),
+            Self::Redis(store) => store.extend(chain, extension).await,
         }
     }
 

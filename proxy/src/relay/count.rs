@@ -24,6 +24,8 @@ enum Kind {
 #[derive(Default)]
 pub(super) struct Count {
     counted: u64,
+    /// Bytes of text taken in, and tokens that came without: no count grows faster.
+    written: u64,
     tails: Vec<Tail>,
     /// Choices seen, and those that said why they stopped.
     choices: Vec<(u64, bool)>,
@@ -50,13 +52,13 @@ impl Count {
     fn unknown(&mut self, payload: &[u8], tokenizer: &Tokenizer) {
         match serde_json::from_slice::<Value>(payload) {
             Ok(answer) => answer.get("choices").into_iter().for_each(|choices| self.texts(choices, tokenizer)),
-            Err(_) => self.counted += tokenizer.count(&String::from_utf8_lossy(payload)) as u64,
+            Err(_) => self.whole_text(&String::from_utf8_lossy(payload), tokenizer),
         }
     }
 
     fn texts(&mut self, value: &Value, tokenizer: &Tokenizer) {
         match value {
-            Value::String(text) => self.counted += tokenizer.count(text) as u64,
+            Value::String(text) => self.whole_text(text, tokenizer),
             Value::Array(values) => values.iter().for_each(|value| self.texts(value, tokenizer)),
             Value::Object(members) => {
                 if members.get("finish_reason").and_then(Value::as_str).is_some_and(|reason| !reason.is_empty()) {
@@ -69,6 +71,11 @@ impl Count {
         }
     }
 
+    fn whole_text(&mut self, text: &str, tokenizer: &Tokenizer) {
+        self.written += text.len() as u64;
+        self.counted += tokenizer.count(text) as u64;
+    }
+
     fn choice(&mut self, choice: &Choice<'_>, tokenizer: &Tokenizer) {
         let index = choice.index;
         let finished = choice.finish_reason.as_ref().is_some_and(|reason| !reason.is_empty());
@@ -78,6 +85,7 @@ impl Count {
         }
         if let Some(tokens) = choice.logprobs.as_ref().and_then(Logprobs::tokens) {
             self.counted += tokens;
+            self.written += tokens;
             return;
         }
         self.text(index, Kind::Content, choice.text.as_deref(), tokenizer);
@@ -102,6 +110,7 @@ impl Count {
 
     fn text(&mut self, choice: u64, kind: Kind, text: Option<&str>, tokenizer: &Tokenizer) {
         let Some(text) = text.filter(|text| !text.is_empty()) else { return };
+        self.written += text.len() as u64;
         let place = self.tails.iter().position(|tail| tail.choice == choice && tail.kind == kind);
         let place = place.unwrap_or_else(|| {
             self.tails.push(Tail { choice, kind, text: String::new() });
@@ -119,6 +128,17 @@ impl Count {
     /// Tokens counted; tails are not.
     pub fn counted(&self) -> u64 {
         self.counted
+    }
+
+    pub fn written(&self) -> u64 {
+        self.written
+    }
+
+    /// Choices of `expected` that did not say why they stopped, those that have not begun among them.
+    pub fn open(&self, expected: u64) -> Vec<u64> {
+        let seen = |index: &u64| self.choices.iter().find(|(seen, _)| seen == index);
+        let last = self.choices.iter().map(|(index, _)| index + 1).max().unwrap_or(0);
+        (0..expected.max(last)).filter(|index| !seen(index).is_some_and(|(_, finished)| *finished)).collect()
     }
 
     /// All tokens so far.

@@ -77,6 +77,32 @@ impl Meter {
         self.usage.map_or(seen, |usage| usage.completion.max(seen))
     }
 
+    /// Everything so far, read: a measure that no count of tokens grows faster than.
+    pub fn written(&mut self, tokenizer: &Tokenizer) -> u64 {
+        self.fold(tokenizer);
+        self.count.written()
+    }
+
+    /// Output tokens so far, all counted or reported.
+    pub fn counted(&mut self, tokenizer: &Tokenizer) -> u64 {
+        self.fold(tokenizer);
+        self.count.total(tokenizer).max(self.reported())
+    }
+
+    /// As the upstream says itself.
+    pub fn reported(&self) -> u64 {
+        self.usage.map_or(0, |usage| usage.completion)
+    }
+
+    /// Every choice said why it stopped, of what has been read.
+    pub fn is_finished(&self) -> bool {
+        self.count.is_finished()
+    }
+
+    pub fn open_choices(&self, expected: u64) -> Vec<u64> {
+        self.count.open(expected)
+    }
+
     pub fn done(&mut self) {
         self.done = true;
     }

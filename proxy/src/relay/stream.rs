@@ -12,8 +12,12 @@ use prometheus::IntCounter;
 use tokio::time::Sleep;
 use wire::{Metered, openai::ErrorBody, sse};
 
-use super::meter::{self, Meter};
-use crate::{charge::Charge, config::Limits, upstreams::Reply};
+use super::{
+    ending::Envelope,
+    gate::Gate,
+    meter::{self, Meter},
+};
+use crate::{call::Call, charge::Charge, config::Limits, paths::Endpoint, quota::Refused, upstreams::Reply};
 
 /// The longest event that is held until it is whole.
 const LONGEST_EVENT: usize = 4 << 20;
@@ -30,8 +34,12 @@ pub struct Relay {
     received: IntCounter,
     decoder: sse::Decoder,
     out: BytesMut,
-    hide_usage: bool,
+    wishes: Wishes,
     meter: Meter,
+    /// Only where a budget may end the stream.
+    gate: Option<Box<Gate>>,
+    /// Of the first chunk, for an end of our own.
+    envelope: Option<Envelope>,
     charge: Charge,
     limits: Limits,
     /// When the upstream last sent, and when we last wrote.
@@ -41,22 +49,32 @@ pub struct Relay {
     alarm: Pin<Box<Sleep>>,
 }
 
+/// What the client asked for.
+#[derive(Clone, Copy)]
+pub struct Wishes {
+    endpoint: Endpoint,
+    choices: u64,
+    usage: bool,
+}
+
+impl Wishes {
+    pub fn of(call: &Call) -> Self {
+        Self { endpoint: call.endpoint, choices: call.choices, usage: call.wants_usage }
+    }
+}
+
 impl Relay {
-    pub(super) fn new(
-        upstream: Reply,
-        hide_usage: bool,
-        charge: Charge,
-        limits: &Limits,
-        received: IntCounter,
-    ) -> Self {
+    pub(super) fn new(upstream: Reply, wishes: Wishes, charge: Charge, limits: &Limits, received: IntCounter) -> Self {
         let now = Instant::now();
         Self {
             upstream: Some(upstream),
             received,
             decoder: sse::Decoder::new(LONGEST_EVENT),
             out: BytesMut::new(),
-            hide_usage,
+            wishes,
             meter: Meter::default(),
+            gate: Gate::of(&charge).map(Box::new),
+            envelope: None,
             charge,
             limits: *limits,
             heard: now,
@@ -80,9 +98,19 @@ impl Relay {
 
     /// Takes all that has arrived, up to [`JOIN`].
     fn gather(&mut self, cx: &mut Context<'_>) {
-        while self.out.len() < JOIN
-            && let Some(upstream) = &mut self.upstream
-        {
+        while self.out.len() < JOIN && self.upstream.is_some() {
+            if let Some(gate) = &mut self.gate {
+                match gate.poll(cx, &mut self.charge) {
+                    Poll::Ready(Ok(())) => self.events(),
+                    Poll::Ready(Err(refused)) => return self.stop(&refused),
+                    Poll::Pending => return,
+                }
+            }
+            // What was kept may have used up what is held, or filled what goes out.
+            if self.gate.as_ref().is_some_and(|gate| gate.is_over()) || self.out.len() >= JOIN {
+                continue;
+            }
+            let Some(upstream) = &mut self.upstream else { return };
             match upstream.poll_data(cx) {
                 Poll::Ready(Some(Ok(data))) => self.take(&data),
                 Poll::Ready(Some(Err(error))) => self.broke(&error.to_string()),
@@ -100,7 +128,14 @@ impl Relay {
         self.heard = Instant::now();
         self.received.inc_by(data.len() as u64);
         self.decoder.push(data);
-        loop {
+        self.events();
+        let so_far = self.gate.as_ref().map_or_else(|| self.meter.so_far(), |gate| gate.so_far());
+        self.charge.streamed(self.heard, so_far);
+    }
+
+    /// Whole events that have come, as far as they may pass.
+    fn events(&mut self) {
+        while !self.gate.as_ref().is_some_and(|gate| gate.is_over()) {
             match self.decoder.next_event() {
                 Ok(Some(event)) => self.event(&event),
                 Ok(None) => break,
@@ -110,7 +145,6 @@ impl Relay {
                 }
             }
         }
-        self.charge.streamed(self.heard, self.meter.so_far());
     }
 
     fn event(&mut self, event: &sse::Event) {
@@ -122,14 +156,20 @@ impl Relay {
             self.out.extend_from_slice(&event.raw);
             self.meter.done();
             // Settled before the client can know that it is over: its next call finds the rest refunded.
+            self.gate = None;
             let metered = self.metered();
             self.charge.finished(200, metered);
             return;
         }
-        match self.meter.event(&payload, self.hide_usage, self.charge.model.counter.tokenizer()) {
+        let tokenizer = self.charge.model.counter.tokenizer();
+        match self.meter.event(&payload, !self.wishes.usage, tokenizer) {
             meter::Pass::AsIs => self.out.extend_from_slice(&event.raw),
             meter::Pass::Instead(payload) => self.out.extend_from_slice(&sse::encode(&payload)),
             meter::Pass::Nothing => {}
+        }
+        if let Some(gate) = &mut self.gate {
+            gate.look(&mut self.meter, tokenizer);
+            self.envelope = self.envelope.take().or_else(|| Envelope::of(&payload));
         }
     }
 
@@ -158,6 +198,17 @@ impl Relay {
         } else {
             self.died("the upstream ended the stream before the answer was complete", metered);
         }
+    }
+
+    /// A budget is spent: the upstream is told to stop by its closed connection, the client by an end of our own.
+    fn stop(&mut self, refused: &Refused) {
+        self.upstream = None;
+        let metered = self.metered();
+        let open = self.meter.open_choices(self.wishes.choices);
+        let usage = self.wishes.usage.then(|| metered.usage());
+        let envelope = self.envelope.take().unwrap_or_default();
+        envelope.end(self.wishes.endpoint, &open, usage, &mut self.out);
+        self.charge.stopped(metered, refused);
     }
 
     fn broke(&mut self, why: &str) {

@@ -3,13 +3,15 @@
 use std::time::Duration;
 
 use super::*;
+use crate::quota::holding::Holding;
 use crate::quota::rule::{Pattern, Unit};
 
 fn rule(level: Level, matcher: &str, models: &[&str], limits: Vec<Limit>) -> Rule {
     let pattern = |text: &&str| Pattern::new(text).unwrap();
     let models = models.iter().map(pattern).collect();
     let (matcher, ceilings, on_store_failure) = (pattern(&matcher), Ceilings::default(), OnStoreFailure::Closed);
-    Rule { level, matcher, models, name: None, limits, ceilings, on_store_failure, shadow: false }
+    let holding = Holding::default();
+    Rule { level, matcher, models, name: None, limits, ceilings, on_store_failure, holding, shadow: false }
 }
 
 fn subject() -> Subject {

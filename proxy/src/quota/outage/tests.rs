@@ -3,11 +3,13 @@
 use std::time::Duration;
 
 use super::*;
+use crate::quota::holding::Holding;
 use crate::quota::rule::{Ceilings, Limit, Pattern, Rule, Subject};
 
 fn rule(level: Level, limit: Limit, on_store_failure: OnStoreFailure) -> Rule {
     let (matcher, ceilings) = (Pattern::any(), Ceilings::default());
-    Rule { level, matcher, models: vec![], name: None, limits: vec![limit], ceilings, on_store_failure, shadow: false }
+    let (models, holding) = (vec![], Holding::default());
+    Rule { level, matcher, models, name: None, limits: vec![limit], ceilings, on_store_failure, holding, shadow: false }
 }
 
 fn tokens(amount: u64) -> Limit {

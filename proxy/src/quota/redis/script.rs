@@ -10,6 +10,7 @@ use crate::quota::lease::LeaseId;
 pub struct Scripts {
     pub reserve: Source,
     pub amend: Source,
+    pub extend: Source,
     pub renew: Source,
     pub settle: Source,
     pub batch: Source,
@@ -36,6 +37,7 @@ macro_rules! script {
 pub static SCRIPTS: LazyLock<Scripts> = LazyLock::new(|| Scripts {
     reserve: script!("hold.lua", "write_hold.lua", "reserve.lua"),
     amend: script!("hold.lua", "write_hold.lua", "resolve.lua", "amend.lua"),
+    extend: script!("hold.lua", "write_hold.lua", "extend.lua"),
     renew: script!("hold.lua", "write_hold.lua", "renew.lua"),
     batch: script!("hold.lua", "resolve.lua", "batch.lua"),
     settle: script!("resolve.lua", "settle.lua"),
