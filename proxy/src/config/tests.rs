@@ -196,7 +196,11 @@ fn each_mistake_in_a_rule_is_named() {
             "{ level: org, match: acme, limits: [], hold: calibrated }",
             "quotas[0].hold: not built yet; write worst_case",
         ),
-        ("{ level: org, match: acme, limits: [], overrun: stop }", "quotas[0].overrun: not built yet"),
+        ("{ level: org, match: acme, limits: [], overrun: halt }", "quotas[0].overrun: unknown value \"halt\""),
+        (
+            "{ level: org, match: acme, limits: [{ concurrency: 3 }], overrun: stop }",
+            "quotas[0].overrun: no limit of this rule counts output",
+        ),
         (
             "{ level: org, match: acme, limits: [], on_limit: { queue: { max_wait: 1s } } }",
             "quotas[0].on_limit: not built yet",

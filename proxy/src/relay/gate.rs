@@ -75,9 +75,8 @@ impl Gate {
     pub fn poll(&mut self, cx: &mut Context<'_>, charge: &mut Charge) -> Poll<Result<(), Refused>> {
         while self.is_over() {
             let Some(asking) = self.asking.as_mut() else {
-                if !self.ask(self.step, charge) {
-                    break;
-                }
+                // Without a call there is nothing to keep.
+                self.finished = !self.ask(self.step, charge);
                 continue;
             };
             let Poll::Ready(answer) = asking.answer.poll_unpin(cx) else { return Poll::Pending };

@@ -7,6 +7,7 @@ mod answers;
 mod compatibility;
 mod demand;
 mod ops;
+mod overrun;
 mod reload;
 mod settlement;
 mod shadow;

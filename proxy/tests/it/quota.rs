@@ -4,6 +4,7 @@ mod balance;
 mod calls;
 mod concurrency;
 mod damage;
+mod extensions;
 mod journal;
 mod leases;
 mod model;

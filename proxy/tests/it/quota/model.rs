@@ -11,8 +11,10 @@ use proptest::test_runner::{Config, TestRunner};
 use proxy::quota::account::{Amounts, Slot};
 use proxy::quota::audit::audit;
 use proxy::quota::ledger::Ledger;
-use proxy::quota::store::{Ask, Renewal, Status};
-use proxy::quota::{CalendarPeriod, Chain, LeaseId, Level, Limit, OnExpiry, Pattern, Rule, Store, Unit, Window};
+use proxy::quota::store::{Ask, Extension, Renewal, Status};
+use proxy::quota::{
+    Bind, CalendarPeriod, Chain, Holding, LeaseId, Level, Limit, OnExpiry, Overrun, Pattern, Rule, Store, Unit, Window,
+};
 
 use super::redis_server::RedisServer;
 use super::rig::{ana, below, patient, rule};
@@ -38,6 +40,12 @@ enum Op {
         dispatched: bool,
         ttl_ms: u64,
         reassert: bool,
+    },
+    Extend {
+        lease: u128,
+        output: u64,
+        all: bool,
+        ttl_ms: u64,
     },
     Settle {
         lease: u128,
@@ -73,6 +81,8 @@ fn op(chains: usize) -> impl Strategy<Value = Op> {
         2 => (lease.clone(), amount(), any::<bool>(), 1u64..60, prop::bool::weighted(0.2)).prop_map(
             |(lease, streamed, dispatched, ttl_ms, reassert)| Op::Renew { lease, streamed, dispatched, ttl_ms, reassert }
         ),
+        3 => (lease.clone(), amount(), any::<bool>(), 1u64..60)
+            .prop_map(|(lease, output, all, ttl_ms)| Op::Extend { lease, output, all, ttl_ms }),
         4 => settle.clone(),
         4 => prop::collection::vec(prop_oneof![reserve, settle], 3..8).prop_map(Op::Together),
         1 => lease.clone().prop_map(|lease| Op::Cancel { lease }),
@@ -94,11 +104,12 @@ fn rules() -> Vec<Rule> {
     };
     let only = |model: &str, rule: Rule| Rule { models: vec![Pattern::new(model).unwrap()], ..rule };
     let shadow = |rule: Rule| Rule { shadow: true, ..rule };
+    let stop = |rule: Rule| Rule { holding: Holding { overrun: Overrun::Stop }, ..rule };
     vec![
         rule(Level::User, vec![bucket(Unit::Tokens, 700, 300, 170), Limit::concurrency(4)]),
         only("a", rule(Level::User, vec![bucket(Unit::Requests, 7, 90, 5)])),
-        only("b", rule(Level::App, vec![calendar(Unit::OutputTokens, 190)])),
-        rule(Level::Org, vec![calendar(Unit::Tokens, 400), bucket(Unit::InputTokens, 1000, 700, 300)]),
+        stop(only("b", rule(Level::App, vec![calendar(Unit::OutputTokens, 190)]))),
+        stop(rule(Level::Org, vec![calendar(Unit::Tokens, 400), bucket(Unit::InputTokens, 1000, 700, 300)])),
         only("a", rule(Level::Org, vec![Limit::lifetime(Unit::NanoUsd, 40_000_000)])),
         rule(Level::Global, vec![Limit::lifetime(Unit::Tokens, 5000), calendar(Unit::Requests, 20)]),
         shadow(rule(Level::Org, vec![calendar(Unit::Tokens, 30), bucket(Unit::Requests, 9, 200, 2)])),
@@ -198,6 +209,13 @@ impl Pair {
                     self.held_on[lease as usize] = chain;
                 }
                 (redis.clone(), self.ledger.renew(&self.theirs[chain], &renewal, redis.now_us))
+            }
+            Op::Extend { lease, output, all, ttl_ms } => {
+                let more = Amounts { output: output as f64, nano_usd: (output * 600) as f64, ..Amounts::default() };
+                let bind = if all { Bind::All } else { Bind::Stops };
+                let extension = Extension { id: id(lease), more, ttl: Duration::from_millis(ttl_ms), bind };
+                let redis = self.store.extend(&self.ours[self.held_on[lease as usize]], &extension).await.unwrap();
+                (redis.clone(), self.ledger.extend(&extension, redis.now_us))
             }
             Op::Settle { lease, requests, input, output } => {
                 let actual = Amounts::used(requests, input, output, input * 150 + output * 600);
