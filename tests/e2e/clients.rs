@@ -41,7 +41,12 @@ fn limited_keys(config: Config, client: &str) -> Config {
         ("daily", "requests: 1, per: day, window: calendar"),
         ("small", "tokens: 500, per: minute, burst: 500"),
     ];
-    let config = config.key(&format!("sk-{client}free"), &format!("acme/web/{client}free"));
+    let config = config
+        .key(&format!("sk-{client}free"), &format!("acme/web/{client}free"))
+        .key(&format!("sk-{client}cut"), &format!("acme/web/{client}cut"))
+        .quota(&format!(
+            "{{ level: user, match: {client}cut, limits: [ {{ output_tokens: 80, per: lifetime }} ], overrun: stop }}"
+        ));
     limits.into_iter().fold(config, |config, (name, limit)| {
         config
             .key(&format!("sk-{client}{name}"), &format!("acme/web/{client}{name}"))

@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 use ::bench::quota::{Connect, Pairs, Store as BenchStore};
 use futures_util::{FutureExt, future::BoxFuture};
 use proxy::quota::{
-    Ceilings, Chain, Clock, Demand, Level, Limit, OnStoreFailure, Options, Outcome, Pattern, Price, Quota,
+    Ceilings, Chain, Clock, Demand, Holding, Level, Limit, OnStoreFailure, Options, Outcome, Pattern, Price, Quota,
     RedisOptions, Rule, Store, Subject, Unit,
 };
 use wire::{Metered, Usage};

@@ -109,5 +109,20 @@ def _():
     equal(raises(openai.RateLimitError, lambda: chat("sk-stream", stream=True)).status_code, 429)
 
 
+@check("a stream that a budget ends has text, a finish, the usage that was asked for, and no error")
+def _():
+    messages = [{"role": "user", "content": "Count from 1 to 1000, one number per line."}]
+    # Without a cap: the engine knows no end before its context's, and the budget has 80 tokens.
+    fields = {"model": MODEL, "messages": messages, "temperature": 0, "stream_options": {"include_usage": True}}
+    chunks = list(client("sk-cut").chat.completions.create(stream=True, **fields))
+    for chunk in chunks:
+        equal((chunk.object, chunk.id), ("chat.completion.chunk", chunks[0].id))
+    equal([choice.finish_reason for chunk in chunks for choice in chunk.choices if choice.finish_reason], ["length"])
+    usage = chunks[-1].usage
+    assert 80 < usage.completion_tokens <= 84, usage
+    equal(usage.total_tokens, usage.prompt_tokens + usage.completion_tokens)
+    equal(raises(openai.RateLimitError, lambda: chat("sk-cut")).code, "insufficient_quota")
+
+
 if __name__ == "__main__":
     run()

@@ -1,14 +1,18 @@
 //! More output for a call that runs: taken at every level or at none, and the lease stays what it was.
 
-use std::time::Duration;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use proxy::quota::account::{Amounts, Totals};
 use proxy::quota::audit::audit;
 use proxy::quota::store::{Extension, Status};
 use proxy::quota::{
-    Bind, CalendarPeriod, Holding, LeaseId, Level, Limit, Options, Overrun, Quota, Refused, Rule, Unit, Window,
+    Bind, CalendarPeriod, Holding, LeaseId, Level, Limit, OnStoreFailure, Options, Overrun, Quota, Refused, Rule,
+    Store, Unit, Window,
 };
 
+use super::outages::eventually;
+use super::redis_server::RedisServer;
 use super::rig::*;
 
 both!(
@@ -148,4 +152,49 @@ async fn a_free_call_grows_without_asking(rig: &Rig) {
     assert_eq!((reservation.demand().output, quota.stats().held), (80, 100));
     drop(reservation);
     assert_eq!(quota.stats().leaked(), 0);
+}
+
+const TIMEOUT: Duration = Duration::from_millis(200);
+
+/// On a server of its own that a test may stop.
+async fn gateway(server: &RedisServer, policy: OnStoreFailure) -> Arc<Quota> {
+    let rule = Rule { on_store_failure: policy, ..stop(rule(Level::Org, vec![tokens(1000)])) };
+    Quota::new(vec![rule], Store::redis(&server.url(), waits(TIMEOUT)).await.unwrap(), options())
+}
+
+#[tokio::test]
+async fn a_store_that_is_away_lets_a_call_go_on_only_where_the_rule_is_open() {
+    for (policy, goes_on) in
+        [(OnStoreFailure::Closed, false), (OnStoreFailure::Slice(0.5), false), (OnStoreFailure::Open, true)]
+    {
+        let server = RedisServer::start();
+        let quota = gateway(&server, policy).await;
+        let mut reservation = reserve(&quota, demand(20, 30)).await.unwrap();
+        reservation.dispatched();
+        server.freeze();
+        let began = Instant::now();
+        let extended = reservation.extend(50, Bind::Stops).await;
+        assert!(began.elapsed() < TIMEOUT + Duration::from_millis(500), "{:?}", began.elapsed());
+        assert_eq!(extended.is_ok(), goes_on, "{policy:?}: {extended:?}");
+        assert!(!matches!(extended, Err(Refused::Limit(_))), "{extended:?}");
+        server.thaw();
+        eventually("recovery", async || quota.ready().is_ok() && quota.store().is_up()).await;
+        reservation.settle(used(20, 80));
+        assert_eq!(levels(&books(&quota).await), [100.0], "whatever was held, what was used is charged: {policy:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_call_that_was_admitted_without_the_store_grows_within_its_slice() {
+    let server = RedisServer::start();
+    let quota = gateway(&server, OnStoreFailure::Slice(0.05)).await;
+    server.freeze();
+    let mut reservation = reserve(&quota, demand(10, 20)).await.unwrap();
+    reservation.extend(20, Bind::Stops).await.unwrap();
+    assert!(matches!(reservation.extend(1, Bind::Stops).await, Err(Refused::Store(_))), "50 of 1,000 is the slice");
+    assert_eq!(reservation.demand().output, 40);
+    reservation.settle(used(10, 41));
+    server.thaw();
+    eventually("recovery", async || quota.ready().is_ok() && quota.stats().outage.owed == 0).await;
+    assert_eq!(levels(&books(&quota).await), [51.0]);
 }
