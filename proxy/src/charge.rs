@@ -130,6 +130,11 @@ impl Charge {
         self.open.as_ref().map_or(0, |open| open.reservation.demand().output)
     }
 
+    /// How long a checkpoint may lag behind what was streamed.
+    pub fn checkpoint_every(&self) -> Duration {
+        self.open.as_ref().map_or(Duration::from_secs(60), |open| open.reservation.checkpoint_every())
+    }
+
     /// A stream that uses more than it holds may be ended.
     pub fn stops(&self) -> bool {
         self.open.as_ref().is_some_and(|open| open.reservation.stops())

@@ -134,6 +134,11 @@ impl Reservation {
         self.live.dispatched(self.shared.options.lease_ttl);
     }
 
+    /// How often the output should be counted for the checkpoint: as often as it is sent.
+    pub fn checkpoint_every(&self) -> Duration {
+        self.shared.options.lease_ttl / 3
+    }
+
     /// Checkpoint: output tokens received from the upstream so far, delivered or not. Cheap; call it per chunk.
     pub fn streamed(&self, output_tokens: u64) {
         self.live.streamed.store(output_tokens, Ordering::Relaxed);

@@ -125,11 +125,6 @@ impl Count {
         }
     }
 
-    /// Tokens counted; tails are not.
-    pub fn counted(&self) -> u64 {
-        self.counted
-    }
-
     pub fn written(&self) -> u64 {
         self.written
     }

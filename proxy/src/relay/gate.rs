@@ -29,7 +29,6 @@ pub(super) struct Gate {
     /// Output tokens at the last count, and what was written by then.
     used: u64,
     counted_at: u64,
-    events_since: u64,
     finished: bool,
     asking: Option<Asking>,
 }
@@ -45,13 +44,8 @@ impl Gate {
         charge.stops().then(|| {
             let held = charge.held();
             let step = (held / PART).max(LEAST);
-            Self { held, step, used: 0, counted_at: 0, events_since: 0, finished: false, asking: None }
+            Self { held, step, used: 0, counted_at: 0, finished: false, asking: None }
         })
-    }
-
-    /// Output tokens so far: counted, then one per event.
-    pub fn so_far(&self) -> u64 {
-        self.used + self.events_since
     }
 
     /// More was used than is held, and the answer is not at its end.
@@ -63,10 +57,9 @@ impl Gate {
     /// happens a few times per step.
     pub fn look(&mut self, meter: &mut Meter, tokenizer: &Tokenizer) {
         let written = meter.written(tokenizer);
-        self.events_since += 1;
         let most = self.used + (written - self.counted_at);
         if most.max(meter.reported()) > self.held {
-            (self.used, self.counted_at, self.events_since) = (meter.counted(tokenizer), written, 0);
+            (self.used, self.counted_at) = (meter.counted(tokenizer), written);
             self.finished = meter.is_finished();
         }
     }

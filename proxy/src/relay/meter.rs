@@ -23,8 +23,9 @@ pub(super) struct Meter {
     count: Count,
     /// Payloads, each ended by a NUL, which JSON cannot hold.
     log: Vec<u8>,
-    /// Events in `log`: each is about a token.
-    logged: u64,
+    /// Tokens when all was last counted, and the events since: each is about a token.
+    counted: u64,
+    since: u64,
     done: bool,
     said_error: bool,
 }
@@ -56,11 +57,12 @@ impl Meter {
         }
         if payload.len() > LOG {
             self.count.fold(payload, tokenizer);
+            self.since += 1;
             return;
         }
         self.log.extend_from_slice(payload);
         self.log.push(0);
-        self.logged += 1;
+        self.since += 1;
     }
 
     fn fold(&mut self, tokenizer: &Tokenizer) {
@@ -68,13 +70,11 @@ impl Meter {
             self.count.fold(payload, tokenizer);
         }
         self.log.clear();
-        self.logged = 0;
     }
 
-    /// Output tokens so far, without work: exact up to the last fold, then a token per event.
+    /// Output tokens so far, without work: exact up to the last count, then a token per event.
     pub fn so_far(&self) -> u64 {
-        let seen = self.count.counted() + self.logged;
-        self.usage.map_or(seen, |usage| usage.completion.max(seen))
+        (self.counted + self.since).max(self.reported())
     }
 
     /// Everything so far, read: a measure that no count of tokens grows faster than.
@@ -86,7 +86,8 @@ impl Meter {
     /// Output tokens so far, all counted or reported.
     pub fn counted(&mut self, tokenizer: &Tokenizer) -> u64 {
         self.fold(tokenizer);
-        self.count.total(tokenizer).max(self.reported())
+        (self.counted, self.since) = (self.count.total(tokenizer), 0);
+        self.counted.max(self.reported())
     }
 
     /// As the upstream says itself.

@@ -42,6 +42,8 @@ pub struct Relay {
     envelope: Option<Envelope>,
     charge: Charge,
     limits: Limits,
+    /// When all is to be counted for a checkpoint.
+    recount: Instant,
     /// When the upstream last sent, and when we last wrote.
     heard: Instant,
     wrote: Instant,
@@ -66,6 +68,7 @@ impl Wishes {
 impl Relay {
     pub(super) fn new(upstream: Reply, wishes: Wishes, charge: Charge, limits: &Limits, received: IntCounter) -> Self {
         let now = Instant::now();
+        let recount = now + charge.checkpoint_every();
         Self {
             upstream: Some(upstream),
             received,
@@ -77,6 +80,7 @@ impl Relay {
             envelope: None,
             charge,
             limits: *limits,
+            recount,
             heard: now,
             wrote: now,
             alarm: Box::pin(tokio::time::sleep(limits.keepalive_interval.min(limits.idle_stream_timeout))),
@@ -129,8 +133,12 @@ impl Relay {
         self.received.inc_by(data.len() as u64);
         self.decoder.push(data);
         self.events();
-        let so_far = self.gate.as_ref().map_or_else(|| self.meter.so_far(), |gate| gate.so_far());
-        self.charge.streamed(self.heard, so_far);
+        if self.heard >= self.recount {
+            // The crash of this gateway is charged by what the next renewal carries.
+            self.meter.counted(self.charge.model.counter.tokenizer());
+            self.recount = self.heard + self.charge.checkpoint_every();
+        }
+        self.charge.streamed(self.heard, self.meter.so_far());
     }
 
     /// Whole events that have come, as far as they may pass.

@@ -6,6 +6,7 @@ mod upstream;
 mod answers;
 mod compatibility;
 mod demand;
+mod leases;
 mod ops;
 mod overrun;
 mod reload;

@@ -3,6 +3,7 @@
 use std::{
     collections::HashMap,
     net::SocketAddr,
+    path::Path,
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -43,14 +44,17 @@ pub struct Rig {
 pub enum Kind {
     #[default]
     Memory,
+    /// The embedded store with its journal, whose leases outlive the process.
+    Journal,
     Redis,
 }
 
 impl Kind {
     /// Generous times: on a busy machine a slow answer is not what a test is about.
-    async fn store(self) -> (Store, Option<RedisServer>) {
+    async fn store(self, folder: &Path) -> (Store, Option<RedisServer>) {
         match self {
             Self::Memory => (Store::memory(Clock::Wall), None),
+            Self::Journal => (Store::journalled(folder, Clock::Wall).expect("an empty folder"), None),
             Self::Redis => {
                 let server = RedisServer::start();
                 (redis(&server.url()).await, Some(server))
@@ -93,6 +97,7 @@ pub struct Settings {
     pub store: Kind,
     /// A store that others use as well, in place of one of its own.
     pub redis: Option<String>,
+    pub lease_ttl: Option<Duration>,
 }
 
 impl Rig {
@@ -118,9 +123,11 @@ impl Rig {
         let config = checked(&text);
         let (store, redis) = match &settings.redis {
             Some(url) => (redis(url).await, None),
-            None => settings.store.store().await,
+            None => settings.store.store(&log.path().join("ledger")).await,
         };
-        let quota = Quota::new(config.quotas.clone(), store, Options::default());
+        let defaults = Options::default();
+        let options = Options { lease_ttl: settings.lease_ttl.unwrap_or(defaults.lease_ttl), ..defaults };
+        let quota = Quota::new(config.quotas.clone(), store, options);
         let proxy = Proxy::new(&config, quota.clone()).expect("a valid configuration starts");
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
         let address = listener.local_addr().expect("bound");
