@@ -1,6 +1,7 @@
 //! A subject and a model, resolved once: every account and limit that a call must pass, in the order user, app, org,
 //! global. What accounts and limits are called is `quota/identity.rs`.
 
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use super::account::{Kind, LimitId, Terms};
@@ -98,6 +99,8 @@ pub struct Chain {
     pub(super) places: OnceLock<Places>,
     /// Per limit: where `outage` keeps its slice, if it has one.
     pub(super) slices: OnceLock<Arc<[Option<usize>]>>,
+    /// The store has been told of the org.
+    pub(super) introduced: AtomicBool,
     calendars: Mutex<Option<Arc<Calendars>>>,
     rate: Mutex<RateHeaders>,
 }
@@ -146,6 +149,7 @@ impl Chain {
             packed: Vec::new(),
             places: OnceLock::new(),
             slices: OnceLock::new(),
+            introduced: AtomicBool::new(false),
             calendars: Mutex::new(None),
             rate: Mutex::new(RateHeaders::default()),
         }

@@ -141,6 +141,8 @@ pub(super) struct Registry {
     leases: Mutex<HashMap<LeaseId, Arc<Live>>>,
     /// Orgs that this process has resolved a chain for: those it reclaims.
     tags: Mutex<BTreeSet<String>>,
+    /// Those of them that it has told the store of.
+    introduced: Mutex<BTreeSet<String>>,
 }
 
 impl Registry {
@@ -164,6 +166,14 @@ impl Registry {
 
     pub fn tags(&self) -> Vec<String> {
         self.tags.lock().unwrap_or_else(PoisonError::into_inner).iter().cloned().collect()
+    }
+
+    pub fn is_introduced(&self, tag: &str) -> bool {
+        self.introduced.lock().unwrap_or_else(PoisonError::into_inner).contains(tag)
+    }
+
+    pub fn introduced(&self, tag: &str) {
+        self.introduced.lock().unwrap_or_else(PoisonError::into_inner).insert(tag.to_owned());
     }
 
     fn all(&self) -> Vec<Arc<Live>> {

@@ -2,13 +2,16 @@
 //! keeps them from doing it all at once.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use rand::Rng;
 use tokio::task::JoinHandle;
 
 use super::Shared;
+use super::chain::Chain;
 use super::stats::Operation;
+use super::store::StoreError;
 
 pub(super) fn start(shared: Arc<Shared>) -> JoinHandle<()> {
     tokio::spawn(async move {
@@ -33,12 +36,34 @@ fn pause(ttl: Duration) -> Duration {
     (ttl / 4).mul_f64(rand::rng().random_range(0.75..1.25))
 }
 
-/// One page per pass of the orgs that any gateway ever used, for those that nobody uses any more.
+/// One page per pass of the orgs that any gateway ever used, for those that nobody uses any more, and what gateways left
+/// that died while they started.
 async fn walk(shared: &Shared) {
     let orgs = shared.store.some_orgs().await.unwrap_or_default();
-    for tag in orgs {
-        now(shared, &tag).await;
+    for tag in orgs.iter().map(String::as_str).chain(shared.store.own_tag()) {
+        now(shared, tag).await;
     }
+}
+
+/// Before the first hold of an org, once per process: if all gateways that know it die, the others find its leases by
+/// this. One more round trip, within the bound of the call's own.
+pub(super) async fn introduce(shared: &Shared, chain: &Chain) -> Result<(), StoreError> {
+    if chain.introduced.load(Ordering::Relaxed) {
+        return Ok(());
+    }
+    if !shared.live.is_introduced(&chain.tag) {
+        match shared.store.note_org(&chain.tag).await {
+            // A server that is silent now is not asked a second time by the same call.
+            Err(error) if error.is_silence() => return Err(error),
+            Err(error) => {
+                tracing::debug!(%error, org = chain.tag, "org not noted for reclaim");
+                return Ok(());
+            }
+            Ok(()) => shared.live.introduced(&chain.tag),
+        }
+    }
+    chain.introduced.store(true, Ordering::Relaxed);
+    Ok(())
 }
 
 /// True if something was reclaimed.

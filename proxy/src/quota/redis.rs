@@ -57,6 +57,9 @@ pub struct RedisStore {
 }
 
 impl RedisStore {
+    /// What the probe at start holds.
+    pub const OWN_TAG: &'static str = probe::TAG;
+
     /// What the server promises about keeping data; `None` when its user may not ask.
     pub fn durability(&self) -> Option<Durability> {
         self.durability
@@ -213,6 +216,10 @@ impl RedisStore {
 
     pub async fn note_orgs(&self, tags: &[String]) -> Result<(), StoreError> {
         self.bulk.add(&orgs_key(), tags).await
+    }
+
+    pub async fn note_org(&self, tag: &str) -> Result<(), StoreError> {
+        self.hot.add(&orgs_key(), &[tag.to_owned()]).await
     }
 
     /// The next page of all orgs ever used.

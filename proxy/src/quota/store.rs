@@ -265,12 +265,28 @@ impl Store {
         }
     }
 
+    /// As [`Store::note_orgs`], on the way of calls: a hold that follows comes after it.
+    pub async fn note_org(&self, tag: &str) -> Result<(), StoreError> {
+        match self {
+            Self::Memory(_) => Ok(()),
+            Self::Redis(store) => store.note_org(tag).await,
+        }
+    }
+
     /// The next page of orgs that any gateway ever noted.
     pub async fn some_orgs(&self) -> Result<Vec<String>, StoreError> {
         match self {
             // One stands for all: reclaim here is for every org at once.
             Self::Memory(_) => Ok(vec![GLOBAL_TAG.to_owned()]),
             Self::Redis(store) => store.some_orgs().await,
+        }
+    }
+
+    /// Leases of the store itself, which belong to no org: a gateway that dies while it starts leaves one.
+    pub fn own_tag(&self) -> Option<&'static str> {
+        match self {
+            Self::Memory(_) => None,
+            Self::Redis(_) => Some(RedisStore::OWN_TAG),
         }
     }
 

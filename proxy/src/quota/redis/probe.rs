@@ -62,7 +62,8 @@ async fn life_of_a_lease(connection: &Connection, bound: Duration) -> Result<(),
         call(&SCRIPTS.settle).arg(codec::pack_numbers(&[1.0, 1.0, 0.0, 0.0])).arg("").arg(codec::mark(&empty.packed));
     for step in [reserve, renew, settle] {
         let answer = codec::read_answer(&connection.call_within(step, bound).await?)?;
-        if answer.status != Status::Done {
+        // Late: so slow that another gateway has taken this one for dead. The scripts run all the same.
+        if !matches!(answer.status, Status::Done | Status::Late) {
             return Err(StoreError::Unreadable(format!("the probe ended as {:?}", answer.status)));
         }
     }

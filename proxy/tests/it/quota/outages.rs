@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use proxy::quota::audit::audit;
-use proxy::quota::{Options, Quota, Refused, Store};
+use proxy::quota::{LeaseId, Options, Quota, Refused, Store};
 
 use super::redis_server::RedisServer;
 use super::rig::*;
@@ -117,6 +117,40 @@ async fn leases_of_an_org_that_nobody_uses_any_more_are_reclaimed() {
     drop(quota);
     let other = gateway(&server, Options { lease_ttl: ttl, ..options() }).await;
     eventually("reclaim", async || audit(other.store()).await.unwrap().live_leases == 0).await;
+}
+
+/// Its first pass of reclaim, which notes its orgs, never came.
+#[tokio::test]
+async fn an_org_that_only_a_gateway_knew_that_died_at_once_is_reclaimed() {
+    let server = RedisServer::start();
+    let long =
+        Options { lease_ttl: Duration::from_secs(600), undispatched_ttl: Duration::from_millis(300), ..options() };
+    let dead = gateway(&server, long).await;
+    std::mem::forget(reserve(&dead, demand(60, 40)).await.unwrap());
+    drop(dead);
+    // Started afterwards, and never called.
+    let other = gateway(&server, Options { lease_ttl: Duration::from_millis(600), ..options() }).await;
+    eventually("reclaim", async || audit(other.store()).await.unwrap().live_leases == 0).await;
+}
+
+/// Its probe holds a lease of no org, which no call would ever make anybody look for.
+#[tokio::test]
+async fn what_a_gateway_held_that_died_while_it_started_is_reclaimed() {
+    let server = RedisServer::start();
+    let ttl = Duration::from_millis(600);
+    let quota = gateway(&server, Options { lease_ttl: ttl, ..options() }).await;
+    let ask = ask(LeaseId::random(), 1, 1, ttl);
+    done(&quota.store().reserve(&chain(&[]), &ask).await.unwrap());
+    let (tag, mut raw) = (quota.store().own_tag().unwrap(), server.connection());
+    for key in ["dl".to_owned(), format!("L:{}", ask.id)] {
+        redis::cmd("RENAME")
+            .arg(format!("ps1:{{acme}}:{key}"))
+            .arg(format!("ps1:{{{tag}}}:{key}"))
+            .exec(&mut raw)
+            .unwrap();
+    }
+    assert_eq!(audit(quota.store()).await.unwrap().live_leases, 1);
+    eventually("reclaim", async || audit(quota.store()).await.unwrap().live_leases == 0).await;
 }
 
 #[tokio::test]
