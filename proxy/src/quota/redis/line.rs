@@ -29,7 +29,7 @@ pub(super) struct Line {
     address: Address,
     timeout: Duration,
     state: Mutex<State>,
-    /// Down, or joined: the watcher need not wait for its time.
+    /// Down, doubted, or joined: the watcher need not wait for its time.
     news: Notify,
     waiting: Waiting,
     /// The name that this gateway beats under. Without one it proves the server on a key of its own.
@@ -156,7 +156,11 @@ impl Line {
             Some("READONLY" | "LOADING" | "MASTERDOWN" | "MISCONF" | "OOM" | "NOPERM" | "NOAUTH") => {
                 self.is_down(StoreError::Refused(error.to_string()))
             }
-            Some(_) => StoreError::Refused(error.to_string()),
+            // One call that it turns away, or all of them: the watcher asks at once.
+            Some(_) => {
+                self.news.notify_one();
+                StoreError::Refused(error.to_string())
+            }
             None => self.is_down(StoreError::Broken(error.to_string())),
         }
     }
