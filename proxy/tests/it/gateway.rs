@@ -1,7 +1,7 @@
 //! A whole gateway in this process, between a scripted upstream and a client that both see raw bytes.
 
-mod rig;
-mod upstream;
+pub mod rig;
+pub mod upstream;
 
 mod answers;
 mod compatibility;

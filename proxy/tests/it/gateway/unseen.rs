@@ -15,6 +15,7 @@ const STREAM: &str = ",\"stream\":true";
 on_both_stores!(
     a_stream_that_breaks_off_before_its_first_byte_costs_nothing_however_late,
     a_silent_stream_is_charged_for_what_was_probably_written,
+    a_whole_answer_that_never_comes_is_charged_for_what_was_probably_written,
     a_client_that_leaves_before_the_request_was_sent_pays_nothing,
 );
 
@@ -107,6 +108,23 @@ async fn a_silent_stream_is_charged_for_what_was_probably_written(kind: Kind) {
         let usage = line.usage.expect("charged");
         assert!((15..=90).contains(&usage.completion), "{usage:?}");
         assert_eq!(rig.balance().await.0, usage.prompt + usage.completion);
+    }
+}
+
+async fn a_whole_answer_that_never_comes_is_charged_for_what_was_probably_written(kind: Kind) {
+    let upstream = Upstream::start(|_| vec![Step::AwaitClose]).await;
+    let limits = "response_timeout: 1s".to_owned();
+    let rig = Rig::with(&upstream, Settings { limits, store: kind, ..Settings::default() }).await;
+    assert_eq!(rig.chat(&chat(",\"max_tokens\":90")).await.status, 504);
+    let line = line(&rig).await;
+    assert_eq!((line.decision.outcome, line.estimated), (Outcome::UpstreamFailed, true));
+    let usage = line.usage.expect("charged");
+    assert!((15..=90).contains(&usage.completion), "{usage:?}");
+    assert_eq!(rig.balance().await.0, usage.prompt + usage.completion);
+    let end = Instant::now() + Duration::from_secs(5);
+    while upstream.asked()[0].closed.is_none() {
+        assert!(Instant::now() < end, "the upstream was never cancelled");
+        tokio::time::sleep(Duration::from_millis(5)).await;
     }
 }
 
