@@ -70,6 +70,18 @@ impl Upstream {
     pub fn asked(&self) -> Vec<Asked> {
         self.asked.lock().expect("not poisoned").clone()
     }
+
+    /// When the gateway closed the connection of a script that waits for that; it may be about to.
+    pub async fn closed(&self, at: usize) -> Instant {
+        let end = Instant::now() + Duration::from_secs(5);
+        loop {
+            if let Some(closed) = self.asked().get(at).and_then(|asked| asked.closed) {
+                return closed;
+            }
+            assert!(Instant::now() < end, "the upstream was never cancelled");
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    }
 }
 
 async fn connection(mut socket: TcpStream, script: Script, log: Arc<Mutex<Vec<Asked>>>) {
