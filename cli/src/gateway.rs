@@ -44,6 +44,9 @@ pub async fn start(config: &Config) -> anyhow::Result<Arc<Proxy>> {
         },
         // Each call in flight and one settlement that is still on its way.
         capacity: config.limits.in_flight.saturating_mul(2),
+        // Calls that wait leave room for those that need not.
+        waiting_calls: config.limits.in_flight / 2,
+        waiting_bytes: config.limits.body_budget / 2,
         ..Options::default()
     };
     let quota = Quota::new(config.quotas.clone(), store, options);

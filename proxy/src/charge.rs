@@ -22,7 +22,7 @@ use crate::{
 };
 
 /// Status of a call whose client left before an answer: never sent, only logged and counted.
-const CLIENT_CLOSED: u16 = 499;
+pub const CLIENT_CLOSED: u16 = 499;
 
 pub struct Charge {
     /// Taken by the end.
@@ -100,7 +100,7 @@ impl Charge {
         {
             let now = Instant::now();
             self.dispatched = Some(now);
-            self.model.events.dispatched(now - self.arrival.at);
+            self.model.events.dispatched((now - self.arrival.at).saturating_sub(open.reservation.queued()));
             open.reservation.dispatched();
         }
         self.written.clone()
@@ -219,7 +219,7 @@ impl Charge {
 
     fn end(&mut self, status: u16, outcome: Outcome, settle: quota::Outcome) {
         let Some(Open { reservation, entry, bound }) = self.open.take() else { return };
-        let demand = reservation.demand();
+        let (demand, queued) = (reservation.demand(), reservation.queued());
         let shadow = reservation.shadowed().iter();
         let shadow = shadow.map(|by| Binding { level: by.level.as_str().to_owned(), limit: by.limit.clone() });
         let (level, limit) = bound.map(|by| (by.level, by.limit)).unzip();
@@ -242,7 +242,7 @@ impl Charge {
             entry.decision = decision;
             entry.usage = metered.map(|metered| metered.usage());
             entry.estimated = metered.is_some_and(|metered| metered.is_estimated());
-            entry.timing = spelled(&timing, self.dispatched.map(|at| at - self.arrival.at));
+            entry.timing = spelled(&timing, self.dispatched.map(|at| at - self.arrival.at), queued);
             self.books.log.send(entry);
         }
     }
@@ -271,13 +271,14 @@ impl Charge {
     }
 }
 
-fn spelled(timing: &slo::Timing, overhead: Option<Duration>) -> wire::access::Timing {
+fn spelled(timing: &slo::Timing, to_dispatch: Option<Duration>, queued: Duration) -> wire::access::Timing {
     let ms = |duration: Duration| duration.as_secs_f64() * 1000.0;
     wire::access::Timing {
         ttft_ms: timing.ttft.map(ms),
         tpot_ms: timing.tpot.map(ms),
         e2e_ms: ms(timing.e2e),
-        overhead_ms: ms(overhead.unwrap_or(timing.e2e)),
+        overhead_ms: ms(to_dispatch.unwrap_or(timing.e2e).saturating_sub(queued)),
+        queued_ms: ms(queued),
     }
 }
 

@@ -3,6 +3,7 @@
 
 mod failure;
 mod holding;
+mod on_limit;
 mod problem;
 mod read;
 mod rules;

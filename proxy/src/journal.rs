@@ -71,7 +71,11 @@ pub fn refused(entry: &mut Entry, error: &Error, status: u16, arrival: &Arrival)
     };
     entry.status = status;
     let e2e_ms = arrival.at.elapsed().as_secs_f64() * 1000.0;
-    entry.timing = Timing { e2e_ms, overhead_ms: e2e_ms, ..Timing::default() };
+    let queued_ms = match error {
+        Error::Refused(Refused::Limit(refusal)) => refusal.shed.map_or(0.0, |shed| shed.queued.as_secs_f64() * 1000.0),
+        _ => 0.0,
+    };
+    entry.timing = Timing { e2e_ms, overhead_ms: e2e_ms - queued_ms, queued_ms, ..Timing::default() };
 }
 
 /// Our own small answers.

@@ -22,6 +22,7 @@ mod members;
 mod pace;
 mod passing;
 mod paths;
+mod patience;
 mod pipeline;
 mod relay;
 mod respond;

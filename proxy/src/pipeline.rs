@@ -18,6 +18,7 @@ use crate::{
     generation::Caller,
     journal,
     paths::{self, Endpoint, Target},
+    patience::{Leaving, patience},
     respond::{Errors, Failed, json, stamp_rate},
     server::framing::Ambiguous,
     tenants::Tenant,
@@ -89,7 +90,10 @@ impl Proxy {
         let demand = self.counting.demand(&call, &name.model, tenant).await?;
         journal::demanded(entry, &demand);
         let chain = tenant.chain(name.index, |who| self.quota.chain(who, &[&name.model.name, &call.model]));
-        let reserved = self.quota.reserve(chain, demand).await; // dropped unsent: all back
+        let patience = patience(parts, &call)?;
+        let leaving = Leaving::new(entry, &name.model, arrival(parts), self.books());
+        let reserved = self.quota.admit(chain, demand, patience).await; // dropped unsent: all back
+        leaving.stayed();
         tenant.remember_rate(&reserved);
         let reservation = reserved.map_err(Error::Refused)?;
         let charge = Charge::new(reservation, name.model.clone(), entry.take(), arrival(parts), self.books());

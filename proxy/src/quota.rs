@@ -40,6 +40,8 @@ pub mod stats;
 pub mod store;
 pub mod tier;
 pub mod trial;
+pub mod turns;
+mod waiting;
 
 pub use calendar::CalendarPeriod;
 pub use chain::Chain;
@@ -53,7 +55,8 @@ pub use redis::{RedisAddress, RedisOptions};
 pub use refusal::{Refusal, Refused};
 pub use reservation::{Outcome, Reservation};
 pub use rule::{
-    Ceilings, Demand, Level, Limit, MAX_AMOUNT, OnStoreFailure, Pattern, Price, Rule, Subject, Unit, Window,
+    Ceilings, Demand, Level, Limit, MAX_AMOUNT, OnLimit, OnStoreFailure, Pattern, Price, Rule, Subject, Unit, Wait,
+    Window,
 };
 pub use rulebook::{goes_on_without_store, needs_journal, warnings};
 pub use secret::Secret;
@@ -61,6 +64,7 @@ pub use shadow::Shadowed;
 pub use stats::{Snapshot, Stats};
 pub use store::{Store, StoreError};
 pub use tier::{Share, Tier};
+pub use waiting::Patience;
 
 use account::Amounts;
 use keeper::Registry;
@@ -70,6 +74,7 @@ use rulebook::Rulebook;
 use settler::Settler;
 use stats::Operation;
 use store::{Answer, Ask, Status};
+use waiting::{Lines, Stopped, Waited};
 
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
@@ -81,6 +86,9 @@ pub struct Options {
     pub undispatched_ttl: Duration,
     /// Calls that may be reserved and not yet settled; more are `Overloaded`.
     pub capacity: usize,
+    /// Calls that may wait in queues at once, and bytes of their bodies; more are refused.
+    pub waiting_calls: usize,
+    pub waiting_bytes: usize,
 }
 
 impl Default for Options {
@@ -90,6 +98,8 @@ impl Default for Options {
             on_expiry: OnExpiry::Charge,
             undispatched_ttl: Duration::from_secs(5),
             capacity: 20_000,
+            waiting_calls: 5_000,
+            waiting_bytes: 512 << 20,
         }
     }
 }
@@ -99,6 +109,8 @@ impl Default for Options {
 struct Admitted {
     rate: RateHeaders,
     shadowed: Vec<Shadowed>,
+    /// Time that it waited for its turn.
+    queued: Duration,
 }
 
 /// What the request path and the background tasks share.
@@ -109,6 +121,7 @@ struct Shared {
     stats: Stats,
     live: Registry,
     outage: Outage,
+    lines: Lines,
 }
 
 /// Whether traffic should come here.
@@ -131,7 +144,8 @@ impl Quota {
     /// Starts the settler, the keeper and the reclaimer: call it inside a tokio runtime.
     pub fn new(rules: Vec<Rule>, store: Store, options: Options) -> Arc<Self> {
         let (stats, live) = (Stats::default(), Registry::default());
-        let shared = Arc::new(Shared { store, options, stats, live, outage: Outage::new(options.capacity) });
+        let (outage, lines) = (Outage::new(options.capacity), Lines::default());
+        let shared = Arc::new(Shared { store, options, stats, live, outage, lines });
         shared.store.join();
         for warning in warnings(&rules, &shared.store) {
             tracing::warn!("{warning}");
@@ -163,6 +177,11 @@ impl Quota {
 
     /// Holds `demand` at every level, or nothing at any. Cancel-safe: a future dropped half way cancels its hold.
     pub async fn reserve(&self, chain: &Arc<Chain>, demand: Demand) -> Result<Reservation, Refused> {
+        self.admit(chain, demand, Patience::default()).await
+    }
+
+    /// As [`Quota::reserve`], of a call that may wait for its turn where a limit queues.
+    pub async fn admit(&self, chain: &Arc<Chain>, demand: Demand, patience: Patience) -> Result<Reservation, Refused> {
         let need = Amounts::of_demand(&demand);
         if let Some(refusal) = refusal::before_store(chain, &demand) {
             return Err(self.shared.refused(refusal));
@@ -172,21 +191,31 @@ impl Quota {
         let mut pending = Pending::new(self.shared.clone(), chain.clone(), id, permit);
         if chain.is_free() {
             let admitted = self.shared.admitted(chain, &demand, &[], RateHeaders::default());
-            return Ok(pending.held(demand, admitted));
+            return Ok(pending.held(demand, admitted, None));
         }
         let ask = Ask { id, need, hold: self.shared.hold() };
-        match self.shared.ask(chain, &ask).await {
-            Ok(answer) => match self.shared.judged(chain, &demand, &answer) {
-                Ok(admitted) => Ok(pending.held(demand, admitted)),
+        let waited = if chain.queues.is_empty() {
+            let answer = self.shared.ask(chain, &ask).await;
+            answer.map(Waited::not).map_err(|error| (!error.is_unsent(), Stopped::Store(error)))
+        } else {
+            self.shared.turn(chain, &ask, &patience).await
+        };
+        match waited {
+            Ok(Waited { answer, queued, served }) => match self.shared.judged(chain, &demand, &answer) {
+                Ok(admitted) => Ok(pending.held(demand, Admitted { queued, ..admitted }, served)),
                 Err(refused) => {
                     pending.nothing_held();
                     Err(refused)
                 }
             },
-            Err(error) => {
-                if error.is_unsent() {
+            Err((may_be_known, stopped)) => {
+                if !may_be_known {
                     pending.nothing_held();
                 }
+                let error = match stopped {
+                    Stopped::Shed(refusal) => return Err(self.shared.refused(*refusal)),
+                    Stopped::Store(error) => error,
+                };
                 let ticket = self.shared.without_store(chain, need, error)?;
                 Ok(pending.unstored(demand, ticket))
             }
@@ -205,7 +234,9 @@ impl Quota {
 
     pub fn stats(&self) -> Snapshot {
         let shared = &self.shared;
-        shared.stats.snapshot(shared.outage.figures(!shared.store.is_up()))
+        let figures = shared.outage.figures(!shared.store.is_up());
+        let (queue_depth, queue_wait) = shared.lines.figures();
+        Snapshot { queue_depth, queue_wait, ..shared.stats.snapshot(figures) }
     }
 
     /// Waits until every reservation has resolved and every settlement and debt is with the store, or until the deadline.
@@ -258,13 +289,10 @@ impl Shared {
 
     /// What an answer means for the client: its rate headers, or the refusal that explains itself.
     fn judged(&self, chain: &Chain, demand: &Demand, answer: &Answer) -> Result<Admitted, Refused> {
-        let rate = RateHeaders::of(chain, &chain.calendars(answer.now_us), &answer.levels, answer.now_us);
-        chain.remember_rate(rate);
-        self.outage.saw(chain, &answer.levels);
+        let rate = self.told(chain, answer);
         match answer.status {
             Status::Done => Ok(self.admitted(chain, demand, &answer.levels, rate)),
             Status::Full => {
-                let unexplained = || StoreError::Unreadable("a refusal that no limit explains".to_owned());
                 let need = Amounts::of_demand(demand);
                 let refusal = refusal::judge(chain, &need, &answer.levels, answer.now_us, rate);
                 Err(refusal.map_or_else(|| Refused::Store(unexplained()), |refusal| self.refused(refusal)))
@@ -273,14 +301,26 @@ impl Shared {
         }
     }
 
+    /// Rate headers of an answer; it is remembered.
+    fn told(&self, chain: &Chain, answer: &Answer) -> RateHeaders {
+        let rate = RateHeaders::of(chain, &chain.calendars(answer.now_us), &answer.levels, answer.now_us);
+        chain.remember_rate(rate);
+        self.outage.saw(chain, &answer.levels);
+        rate
+    }
+
     fn admitted(&self, chain: &Chain, demand: &Demand, levels: &[f64], rate: RateHeaders) -> Admitted {
         let shadowed = shadow::of(chain, demand, levels);
         shadowed.iter().for_each(|by| self.stats.shadowed(by.level, &by.limit));
-        Admitted { rate, shadowed }
+        Admitted { rate, shadowed, queued: Duration::ZERO }
     }
 
     fn refused(&self, refusal: Refusal) -> Refused {
         self.stats.refused(refusal.level, &refusal.limit);
         Refused::Limit(Box::new(refusal))
     }
+}
+
+fn unexplained() -> StoreError {
+    StoreError::Unreadable("a refusal that no limit explains".to_owned())
 }

@@ -2,7 +2,7 @@
 //!
 //! Accounts begin empty at the first line. A call takes from them when it arrived, what the log says that it asked for,
 //! and gives back when it ended. One that the log shows refused and these quotas admit is charged all that it asked for:
-//! nobody knows what it would have used.
+//! nobody knows what it would have used. A call that would have waited counts as refused.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;

@@ -236,6 +236,7 @@ mod tests {
             never_fits: false,
             model_bound: false,
             insufficient: false,
+            shed: None,
             rate: RateHeaders::default(),
         }
     }

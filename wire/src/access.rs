@@ -103,4 +103,11 @@ pub struct Timing {
     pub e2e_ms: f64,
     /// Time spent in the gateway itself before the request went upstream.
     pub overhead_ms: f64,
+    /// Time that the call waited for its turn in a queue; part of `e2e_ms`, not of `overhead_ms`.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub queued_ms: f64,
+}
+
+fn is_zero(ms: &f64) -> bool {
+    *ms == 0.0
 }

@@ -5,8 +5,8 @@ use std::{sync::Arc, time::Duration};
 use ::bench::quota::{Connect, Pairs, Store as BenchStore};
 use futures_util::{FutureExt, future::BoxFuture};
 use proxy::quota::{
-    Ceilings, Chain, Clock, Demand, Holding, Level, Limit, OnStoreFailure, Options, Outcome, Pattern, Price, Quota,
-    RedisOptions, Rule, Store, Subject, Unit,
+    Ceilings, Chain, Clock, Demand, Holding, Level, Limit, OnLimit, OnStoreFailure, Options, Outcome, Pattern, Price,
+    Quota, RedisOptions, Rule, Store, Subject, Unit,
 };
 use wire::{Metered, Usage};
 
@@ -56,6 +56,7 @@ fn rule(level: Level) -> Rule {
         ceilings: Ceilings::default(),
         on_store_failure: OnStoreFailure::Closed,
         holding: Holding::default(),
+        on_limit: OnLimit::Reject,
         shadow: false,
     }
 }

@@ -253,6 +253,8 @@ impl Report {
                 Some("slo") => "Slo",
                 Some("max_request") => "Ceilings",
                 Some("on_store_failure") => "Slice",
+                Some("on_limit") => "OnLimitQueue",
+                Some("queue") => "Queue",
                 _ if path.contains("upstreams") => "Upstream",
                 _ if path.starts_with("models") => "Model",
                 _ if path.starts_with("keys") => "Key",

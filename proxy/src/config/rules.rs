@@ -3,7 +3,7 @@
 use std::{collections::HashSet, time::Duration};
 
 use super::{
-    Key, Model, failure, holding,
+    Key, Model, failure, holding, on_limit,
     problem::Place,
     read::{At, Fields},
 };
@@ -34,6 +34,7 @@ pub(super) fn rule(at: At<'_>) -> Option<Placed> {
     let mut ceilings = Ceilings::default();
     let limits = fields.required("limits", "[{ tokens: 100000, per: minute }]", |at| at.list(limit));
     let on_store_failure = fields.or("on_store_failure", failure::policy, OnStoreFailure::Closed);
+    let on_limit = on_limit::on_limit(&mut fields);
     settings(&mut fields);
     let holding = holding::holding(&mut fields);
     let shadow = fields.or("shadow", |at| at.boolean(), false);
@@ -51,7 +52,8 @@ pub(super) fn rule(at: At<'_>) -> Option<Placed> {
     let (matcher, matcher_shown) = matcher?;
     let (models, models_shown) = models.into_iter().unzip();
     holding::check(at, holding, &kept);
-    let rule = Rule { level: level?, matcher, models, name, limits: kept, ceilings, on_store_failure, holding, shadow };
+    let (level, limits) = (level?, kept);
+    let rule = Rule { level, matcher, models, name, limits, ceilings, on_limit, on_store_failure, holding, shadow };
     Some(Placed { rule, place: at.node.place, path: at.path.to_owned(), matcher: matcher_shown, models: models_shown })
 }
 
@@ -79,7 +81,6 @@ fn pattern(at: At<'_>) -> Option<(Pattern, String)> {
 /// Fields with one behaviour so far: that value is accepted, any other is refused by name.
 fn settings(fields: &mut Fields<'_>) {
     only(fields, "hold", "worst_case");
-    only(fields, "on_limit", "reject");
     fields.not_built("hold_cap", "remove it: holds are worst case for now");
 }
 

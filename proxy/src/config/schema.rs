@@ -164,6 +164,10 @@ struct Tier {
     weight: Option<f64>,
     /// The share of every limit that lower tiers leave to this one, from 0 and below 1. Not in the last tier.
     reserve: Option<f64>,
+    /// While calls of this tier wait, at least this share of the tokens granted in their queue is theirs, whatever higher
+    /// tiers ask for; 0.05. So the next one waits at most until higher tiers were granted its need divided by the share.
+    /// Not in the first tier.
+    min_share: Option<f64>,
 }
 
 #[derive(JsonSchema)]
@@ -181,8 +185,8 @@ struct Rule {
     hold: Option<String>,
     /// What becomes of a call that uses up its hold and goes on. A whole answer cannot be stopped: it is always charged.
     overrun: Option<Overrun>,
-    /// `reject`.
-    on_limit: Option<String>,
+    /// `reject`, or wait in a queue of the account.
+    on_limit: Option<OnLimit>,
     /// What these limits mean while the store is down.
     on_store_failure: Option<OnStoreFailure>,
     /// Count and never refuse; what it would have refused is in the metrics and the access log.
@@ -198,6 +202,42 @@ struct Rule {
 enum Overrun {
     Charge,
     Stop,
+}
+
+#[derive(JsonSchema)]
+#[schemars(untagged)]
+#[expect(dead_code, reason = "only its shape is used, by the derive")]
+enum OnLimit {
+    Reject(Reject),
+    Queue(OnLimitQueue),
+}
+
+#[derive(JsonSchema)]
+#[schemars(rename_all = "lowercase")]
+#[expect(dead_code, reason = "only its shape is used, by the derive")]
+enum Reject {
+    Reject,
+}
+
+#[derive(JsonSchema)]
+#[schemars(deny_unknown_fields)]
+#[expect(dead_code, reason = "only its shape is used, by the derive")]
+struct OnLimitQueue {
+    queue: Queue,
+}
+
+/// Calls wait for their turn: the highest tier first, then the child of the account (app of an org, user of an app) that was
+/// served the fewest tokens, then in order of arrival. Of one gateway at most half of `limits.in_flight` calls and half of
+/// `limits.body_budget` wait. A call waits no longer than `max_wait`, its header `x-penstock-deadline-ms`, or
+/// `x-stainless-timeout` less a second; one whose turn would not come in time is refused at once.
+#[derive(JsonSchema)]
+#[schemars(deny_unknown_fields)]
+#[expect(dead_code, reason = "only its shape is used, by the derive")]
+struct Queue {
+    /// The longest that a call waits; 20s, at most 1h.
+    max_wait: Option<Duration>,
+    /// Calls of each tier that wait at once for one account; 1000. More are refused at once.
+    depth: Option<u64>,
 }
 
 #[derive(JsonSchema)]

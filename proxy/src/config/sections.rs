@@ -7,7 +7,7 @@ use sha2::{Digest, Sha256};
 use wire::slo::Slo;
 
 use super::{
-    AccessLog, Config, Key, Lease, Limits, Model, OnExpiry, StoreUrl, TokenizerSource, Upstream, failure,
+    AccessLog, Config, Key, Lease, Limits, Model, OnExpiry, StoreUrl, TokenizerSource, Upstream, failure, on_limit,
     read::{At, Fields},
     rules, tiers,
     units::{duration, size},
@@ -38,6 +38,7 @@ pub(super) fn file(at: At<'_>) -> Option<Config> {
     let (models, keys) = (models?, keys?);
     rules::cross_check(at, &quotas, &models, &keys);
     failure::cross_check(at, &quotas, replicas);
+    on_limit::cross_check(at, &quotas);
     let quotas = quotas.into_iter().map(|placed| placed.rule).collect();
     Some(Config {
         listen,

@@ -29,7 +29,7 @@ keys:
   - { secret_sha256: "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855", org: beta }
 tiers:
   - { name: premium, weight: 1, reserve: 0.2 }
-  - { name: standard }
+  - { name: standard, min_share: 0.1 }
 quotas:
   - level: org
     match: acme
@@ -50,6 +50,10 @@ quotas:
     limits: [ { input_tokens: 90, per: day }, { output_tokens: 2000, per: second } ]
     on_store_failure: { slice: 0.05 }
     shadow: true
+  - level: user
+    match: "*"
+    limits: [ { concurrency: 2 } ]
+    on_limit: { queue: { max_wait: 5s, depth: 10 } }
 "#;
 
 const MODELS: &str = "models: [{ name: m, upstreams: [{ name: a, url: 'http://h/v1' }] }]\n";
@@ -73,6 +77,8 @@ fn a_file_with_every_field_is_accepted() {
     assert_eq!(config.quotas[0].limits.len(), 4);
     assert_eq!(config.quotas[0].ceilings.nano_usd, Some(2_000_000_000));
     assert_eq!([config.quotas[0].shadow, config.quotas[1].shadow], [false, true]);
+    let wait = quota::Wait { most: Duration::from_secs(5), depth: 10 };
+    assert_eq!(config.quotas[2].on_limit, quota::OnLimit::Queue(wait));
     assert_eq!(config.limits.body, 64 << 20);
     assert_eq!(config.warnings, Vec::new());
 }
@@ -144,7 +150,12 @@ fn each_mistake_names_place_field_and_cure() {
         ("store: nowhere", "store: the store is neither memory nor an address"),
         ("store: ${NOWHERE}", "store: the environment variable \"NOWHERE\" is not set"),
         ("tiers: [{ name: a, weight: 4 }]", "p.yaml:3:28: tiers[0].weight: not built yet; write 1, or remove it"),
-        ("tiers: [{ name: a, min_share: 0.1 }]", "tiers[0].min_share: not built yet"),
+        ("tiers: [{ name: a, min_share: 0.1 }]", "tiers: the first tier waits for nobody; remove its min_share"),
+        ("tiers: [{ name: a }, { name: b, min_share: 0 }]", "tiers[1].min_share: without a share a tier could wait"),
+        (
+            "tiers: [{ name: a }, { name: b, min_share: 1 }]",
+            "tiers: the shares of lower tiers leave nothing to the first",
+        ),
         ("tiers: [{ name: a, reserve: 1 }, { name: b }]", "tiers[0].reserve: a reserve of everything"),
         ("tiers: [{ name: a, reserve: -0.1 }, { name: b }]", "tiers[0].reserve: -0.1 is out of range"),
         (
@@ -202,8 +213,20 @@ fn each_mistake_in_a_rule_is_named() {
             "quotas[0].overrun: no limit of this rule counts output",
         ),
         (
-            "{ level: org, match: acme, limits: [], on_limit: { queue: { max_wait: 1s } } }",
-            "quotas[0].on_limit: not built yet",
+            "{ level: org, match: acme, limits: [], on_limit: wait }",
+            "on_limit: expected what to do, found \"wait\"; write",
+        ),
+        ("{ level: org, match: acme, limits: [], on_limit: {} }", "on_limit.queue: the field is missing"),
+        ("{ level: org, match: acme, limits: [], on_limit: { queue: { depth: 0 } } }", "depth: 0 is out of range"),
+        ("{ level: org, match: acme, limits: [], on_limit: { queue: { max_wait: 2h } } }", "no client waits for more"),
+        ("{ level: org, match: acme, limits: [], on_limit: { queue: {} } }", "on_limit: there is no limit to wait for"),
+        (
+            "{ level: org, match: acme, limits: [{ usd: 1, per: lifetime }], on_limit: { queue: {} } }",
+            "quotas[0].on_limit: no wait brings a lifetime limit back",
+        ),
+        (
+            "{ level: org, match: acme, limits: [{ usd: 1, per: day }], shadow: true, on_limit: { queue: {} } }",
+            "quotas[0].on_limit: a rule in shadow refuses nothing",
         ),
         (
             "{ level: org, match: acme, limits: [], on_store_failure: ajar }",
@@ -373,13 +396,9 @@ fn the_schema_describes_exactly_the_fields_that_are_read() {
     sections::file(read::At { node: &root, path: "", report: &report }).expect("valid");
     let mut read: BTreeMap<String, Vec<String>> = report.known();
     // Asked for only to be refused by name.
-    for (section, refused) in [
-        ("Model", "route"),
-        ("Upstream", "limits"),
-        ("Tier", "min_share"),
-        ("Rule", "hold_cap"),
-        ("Limit", "enqueued_tokens"),
-    ] {
+    for (section, refused) in
+        [("Model", "route"), ("Upstream", "limits"), ("Rule", "hold_cap"), ("Limit", "enqueued_tokens")]
+    {
         read.get_mut(section).expect(section).retain(|name| name != refused);
     }
     assert_eq!(read, schema::properties());

@@ -6,11 +6,14 @@ use super::{read::At, sections};
 use crate::quota::{Share, Tier};
 
 const MOST: usize = 16;
+/// 5 %.
+const MIN_SHARE: f64 = 0.05;
 
 /// As one entry says, before its place in the list is known.
 struct Given {
     name: String,
     reserve: Share,
+    min_share: Option<Share>,
 }
 
 /// The highest first. What each keeps for itself, all below it must leave.
@@ -27,12 +30,13 @@ pub(super) fn tiers(at: At<'_>) -> Option<Vec<Arc<Tier>>> {
         return at
             .problem("the last tier has a reserve, and nobody is below it", "remove the reserve of the last tier");
     }
+    let shares = shares(at, &given)?;
     let (mut tiers, mut kept) = (Vec::new(), Share::NONE);
-    for (rank, Given { name, reserve }) in given.into_iter().enumerate() {
+    for (rank, Given { name, reserve, .. }) in given.into_iter().enumerate() {
         if kept >= Share::WHOLE {
             return at.problem(format!("the reserves of higher tiers leave nothing to {name}"), "lower a reserve");
         }
-        tiers.push(Arc::new(Tier { name, rank: rank as u8, kept }));
+        tiers.push(Arc::new(Tier { name, rank: rank as u8, kept, shares: shares.clone() }));
         kept = kept.plus(reserve);
     }
     Some(tiers)
@@ -43,9 +47,29 @@ fn tier(at: At<'_>) -> Option<Given> {
     let name = fields.required("name", "standard", sections::subject);
     fields.optional("weight", weight);
     let reserve = fields.or("reserve", reserve, Share::NONE);
-    fields.not_built("min_share", "remove it: calls do not queue yet");
+    let min_share = fields.optional("min_share", min_share);
     fields.finish();
-    Some(Given { name: name?, reserve })
+    Some(Given { name: name?, reserve, min_share })
+}
+
+/// Together they leave something to the highest tier.
+fn shares(at: At<'_>, given: &[Given]) -> Option<Arc<[Share]>> {
+    if given.first().is_some_and(|first| first.min_share.is_some()) {
+        return at.problem("the first tier waits for nobody", "remove its min_share");
+    }
+    let lower = given.iter().skip(1).map(|tier| tier.min_share.unwrap_or(Share::new(MIN_SHARE)));
+    let shares: Vec<Share> = std::iter::once(Share::NONE).chain(lower).collect();
+    if shares.iter().fold(Share::NONE, |sum, share| sum.plus(*share)) >= Share::WHOLE {
+        return at.problem("the shares of lower tiers leave nothing to the first", "lower a min_share");
+    }
+    Some(shares.into())
+}
+
+fn min_share(at: At<'_>) -> Option<Share> {
+    match at.number(1.0)? {
+        0.0 => at.problem("without a share a tier could wait for ever", "write a share such as 0.05"),
+        share => Some(Share::new(share)),
+    }
 }
 
 /// Tiers are strict, and the tenants of one queue and tier are all of that tier: nothing is left to weigh.

@@ -2,7 +2,10 @@
 
 use std::io::Write;
 
-use crate::quota::{Figures, Snapshot, stats::LATENCY_BOUNDS};
+use crate::quota::{
+    Figures, Snapshot,
+    stats::{LATENCY_BOUNDS, WAIT_BOUNDS},
+};
 
 pub(super) fn render(quota: &Snapshot, out: &mut Vec<u8>) {
     // Writing to memory cannot fail.
@@ -42,8 +45,26 @@ fn write(quota: &Snapshot, out: &mut Vec<u8>) -> std::io::Result<()> {
             writeln!(out, "penstock_{name}{{level=\"{}\",limit=\"{limit}\"}} {count}", level.as_str())?;
         }
     }
+    queue(quota, out)?;
     outage(&quota.outage, out)?;
     store(quota, out)
+}
+
+fn queue(quota: &Snapshot, out: &mut Vec<u8>) -> std::io::Result<()> {
+    family(out, "queue_depth", "gauge", "Calls of this gateway that wait for their turn.")?;
+    for (tier, calls) in &quota.queue_depth {
+        writeln!(out, "penstock_queue_depth{{tier=\"{tier}\"}} {calls}")?;
+    }
+    family(out, "queue_wait_seconds", "histogram", "Time that calls waited for their turn, whatever came of it.")?;
+    let mut sum = 0;
+    for (count, bound) in quota.queue_wait.buckets.iter().zip(WAIT_BOUNDS) {
+        sum += count;
+        writeln!(out, "penstock_queue_wait_seconds_bucket{{le=\"{bound}\"}} {sum}")?;
+    }
+    let all: u64 = quota.queue_wait.buckets.iter().sum();
+    writeln!(out, "penstock_queue_wait_seconds_bucket{{le=\"+Inf\"}} {all}")?;
+    writeln!(out, "penstock_queue_wait_seconds_sum {}", quota.queue_wait.sum.as_secs_f64())?;
+    writeln!(out, "penstock_queue_wait_seconds_count {all}")
 }
 
 fn outage(figures: &Figures, out: &mut Vec<u8>) -> std::io::Result<()> {

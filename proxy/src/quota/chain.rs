@@ -9,14 +9,16 @@ use super::codec;
 use super::holding::{Bind, Overrun};
 use super::identity::{account_key, beside, hash_tag, limit_id};
 use super::rate::RateHeaders;
-use super::rule::{Ceilings, Level, Limit, MAX_AMOUNT, OnStoreFailure, Rule, Subject, Unit, Window};
+use super::rule::{Ceilings, Level, Limit, MAX_AMOUNT, OnStoreFailure, Rule, Subject, Unit, Wait, Window};
 use super::tier::Share;
 
 mod calendars;
+mod queues;
 #[cfg(test)]
 mod tests;
 
 pub use calendars::Calendars;
+pub use queues::Queue;
 
 /// Time an account outlives its last use: longer than a lease plus the hour in which a late settle may correct it.
 pub(super) const GRACE_US: f64 = 2.0 * 3600e6;
@@ -41,6 +43,8 @@ pub struct ChainLimit {
     pub model_bound: bool,
     pub on_failure: OnStoreFailure,
     pub overrun: Overrun,
+    /// How calls wait for it; they are refused otherwise.
+    pub wait: Option<Wait>,
 }
 
 impl ChainLimit {
@@ -60,6 +64,7 @@ impl ChainLimit {
         if other.overrun == Overrun::Stop {
             self.overrun = Overrun::Stop;
         }
+        self.wait = self.wait.zip(other.wait).map(|(ours, theirs)| ours.stricter(theirs));
     }
 
     /// Whether it may refuse an extension. A shadow limit is in the store's eyes without end.
@@ -94,6 +99,12 @@ pub struct Chain {
     pub(super) accounts: Vec<ChainAccount>,
     pub(super) limits: Vec<ChainLimit>,
     pub(super) ceilings: Vec<ChainCeiling>,
+    /// Those of its accounts that have a queue, innermost first.
+    pub(super) queues: Vec<Queue>,
+    /// Name and place of the caller's tier, 0 the highest, and the shares of all tiers.
+    pub(super) tier: String,
+    pub(super) rank: u8,
+    pub(super) shares: Arc<[Share]>,
     /// The chain as the scripts read it, and as a lease keeps it.
     pub(super) packed: Vec<u8>,
     pub(super) places: OnceLock<Places>,
@@ -122,6 +133,10 @@ impl Chain {
                 }
             }
         }
+        if let Some(tier) = &subject.tier {
+            (chain.tier, chain.rank, chain.shares) = (tier.name.clone(), tier.rank, tier.shares.clone());
+        }
+        chain.queues = queues::of(&chain, subject);
         chain.packed = codec::pack_terms(&chain);
         chain
     }
@@ -134,7 +149,7 @@ impl Chain {
         let entry = |(account, id, limit): (usize, LimitId, Limit)| {
             let (terms, label) = (terms(id, &limit, false), limit.label());
             let (on_failure, overrun) = (OnStoreFailure::default(), Overrun::default());
-            ChainLimit { account, terms, limit, label, model_bound: false, on_failure, overrun }
+            ChainLimit { account, terms, limit, label, model_bound: false, on_failure, overrun, wait: None }
         };
         chain.limits = limits.into_iter().map(entry).collect();
         chain
@@ -146,6 +161,10 @@ impl Chain {
             accounts: Vec::new(),
             limits: Vec::new(),
             ceilings: Vec::new(),
+            queues: Vec::new(),
+            tier: String::new(),
+            rank: 0,
+            shares: Arc::default(),
             packed: Vec::new(),
             places: OnceLock::new(),
             slices: OnceLock::new(),
@@ -178,7 +197,8 @@ impl Chain {
             let label = limit.label();
             let (model_bound, on_failure) = (rule.is_model_bound(), rule.without_store());
             let (limit, overrun) = (limit.clone(), rule.holding.overrun);
-            let entry = ChainLimit { account, terms, limit, label, model_bound, on_failure, overrun };
+            let wait = if rule.shadow { None } else { rule.on_limit.wait() };
+            let entry = ChainLimit { account, terms, limit, label, model_bound, on_failure, overrun, wait };
             match twin {
                 Some(known) => known.tighten(&entry),
                 None => self.limits.push(entry),

@@ -7,9 +7,11 @@ use sha2::{Digest, Sha256};
 use super::account::{Amounts, Kind, LimitId, Slot, Terms, Totals};
 use super::calendar::Windows;
 use super::chain::Chain;
-use super::lease::Hold;
+use super::lease::{Hold, LeaseId};
 use super::rule::Unit;
-use super::store::{Answer, Status, StoreError};
+use super::store::{Answer, Spot, Status, StoreError, Turn};
+use super::tier::Share;
+use super::turns::Ahead;
 
 const ACCOUNT_VERSION: u8 = 1;
 /// The status of an operation whose accounts no script can work with; a text follows. It never leaves this module.
@@ -90,12 +92,48 @@ pub fn read_answer(bytes: &[u8]) -> Result<Answer, StoreError> {
         5 => Status::NotDue,
         6 => Status::Stale,
         7 => Status::Moved,
+        9 => Status::Queued,
+        10 => Status::Crowded,
         other => return Err(unreadable(&format!("status {other}"))),
     };
     let due = reader.byte()? == 1;
     let now_us = reader.number()?;
     let levels = if status == Status::Moved { Vec::new() } else { reader.numbers(reader.0.len() / 8)? };
     Ok(Answer { status, now_us, due, levels })
+}
+
+/// What `turn.lua` is asked; see its head.
+pub fn pack_turn(chain: &Chain, id: LeaseId, turn: &Turn) -> Vec<u8> {
+    let mut out = id.0.to_be_bytes().to_vec();
+    out.extend(turn.gateway.to_be_bytes());
+    out.extend(pack_numbers(&[turn.since, turn.wait_us]));
+    out.extend([chain.rank, chain.shares.len().max(1) as u8, chain.queues.len() as u8]);
+    for queue in &chain.queues {
+        out.push(queue.account as u8);
+        out.extend(queue.tenant);
+        out.extend((queue.depth as u32).to_le_bytes());
+    }
+    // Without tiers there is one, which waits for no other.
+    let shares = if chain.shares.is_empty() { &[Share::NONE] } else { &*chain.shares };
+    out.extend(shares.iter().flat_map(|share| share.of(1.0).to_le_bytes()));
+    out.extend(chain.limits.iter().map(|entry| u8::from(entry.wait.is_some())));
+    out
+}
+
+/// Length of what follows an answer of `turn.lua`.
+const SPOT: usize = 41;
+
+/// The answer as such, and where the call stands.
+pub fn read_spot(reply: &[u8]) -> Result<(&[u8], Option<Spot>), StoreError> {
+    let at = reply.len().checked_sub(SPOT).ok_or_else(|| unreadable("a turn cut short"))?;
+    let (answer, spot) = reply.split_at(at);
+    let mut reader = Reader(spot);
+    let queue = reader.byte()?;
+    let (since, calls, tokens) = (reader.number()?, reader.number()?, reader.number()?);
+    let next = LeaseId(u128::from_be_bytes(reader.take::<16>()?));
+    let next = Some(next).filter(|next| next.0 != 0);
+    let spot = Spot { queue: usize::from(queue), since, ahead: Ahead { calls, tokens }, next };
+    Ok((answer, Some(spot).filter(|_| queue != u8::MAX)))
 }
 
 /// One reply of a batch: the error of an operation that the others did not meet, or the reply as it is.

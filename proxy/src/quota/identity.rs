@@ -52,6 +52,16 @@ pub(super) fn account_key(tag: &str, level: Level, path: &str) -> String {
     format!("ps1:{{{tag}}}:a:{}{hex}", &level.as_str()[..1])
 }
 
+/// The queue of an account, before what each of its keys holds.
+pub(super) fn queue_key(account: &str) -> String {
+    account.replacen("}:a:", "}:q:", 1)
+}
+
+/// A child of an account, as its queue tells them apart.
+pub(super) fn tenant(path: &str) -> [u8; 8] {
+    first_eight(&Sha256::digest(path))
+}
+
 pub(super) const GLOBAL_TAG: &str = "g";
 
 /// An org as it stands between the braces of a key: everything that is not plain is percent-encoded, and `-` is the

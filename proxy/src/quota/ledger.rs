@@ -12,6 +12,9 @@ use super::changes::{Changes, Watch};
 use super::lease::{Hold, IdHasher, LeaseId, OnExpiry};
 use super::slots::Account;
 use super::store::{Answer, Ask, Reclaimed, Renewal, Status};
+use super::turns::Turns;
+
+mod turn;
 
 mod extend;
 
@@ -35,6 +38,10 @@ pub struct Ledger {
     leases: HashMap<LeaseId, Entry, BuildHasherDefault<IdHasher>>,
     /// No live lease is due before this; it may be earlier than the first deadline, never later.
     next_due: f64,
+    /// Queues of accounts, by their keys. They end with the process, as those that wait in them do.
+    turns: HashMap<String, Turns>,
+    /// Microseconds that the places of a gateway outlast its last word.
+    life_us: f64,
     /// Only of a ledger that is journalled.
     watch: Option<Watch>,
 }
@@ -47,6 +54,8 @@ impl Default for Ledger {
             index: HashMap::new(),
             leases: HashMap::default(),
             next_due: f64::INFINITY,
+            turns: HashMap::new(),
+            life_us: f64::INFINITY,
             watch: None,
         }
     }
@@ -375,7 +384,7 @@ impl Ledger {
             slot.advanced(&entry.terms, now, starts[at]).level
         };
         let levels = chain.limits.iter().enumerate().map(level).collect();
-        let due = status == Status::Full && self.next_due <= now;
+        let due = matches!(status, Status::Full | Status::Queued) && self.next_due <= now;
         Answer { status, now_us: now, due, levels }
     }
 }

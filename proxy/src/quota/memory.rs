@@ -12,7 +12,7 @@ use super::journal::{Journal, JournalError};
 use super::lease::{LeaseId, OnExpiry};
 use super::ledger::Ledger;
 use super::secret::Secret;
-use super::store::{Answer, Ask, Extension, Reclaimed, Renewal};
+use super::store::{Answer, Ask, Extension, Reclaimed, Renewal, Turn, Turned};
 
 /// Where "now" comes from: the wall clock, or a number that a test moves.
 #[derive(Clone, Debug, Default)]
@@ -79,6 +79,19 @@ impl MemoryStore {
     pub fn reserve(&self, chain: &Arc<Chain>, ask: &Ask) -> Answer {
         let mut ledger = self.ledger();
         ledger.reserve(chain, ask, self.clock.now_us())
+    }
+
+    pub fn turn(&self, chain: &Arc<Chain>, ask: &Ask, turn: &Turn) -> Turned {
+        let mut ledger = self.ledger();
+        ledger.turn(chain, ask, turn, self.clock.now_us())
+    }
+
+    pub fn leave(&self, chain: &Chain, id: LeaseId) {
+        self.ledger().leave(chain, id);
+    }
+
+    pub fn correct(&self, chain: &Chain, queue: usize, change: f64) {
+        self.ledger().correct(chain, queue, change);
     }
 
     pub fn amend(&self, chain: &Arc<Chain>, ask: &Ask) -> Answer {

@@ -27,6 +27,7 @@ mod patience;
 mod probe;
 mod script;
 mod start;
+mod turn;
 
 pub use address::Address as RedisAddress;
 use batches::{Batches, Kind, Operation};
@@ -138,7 +139,10 @@ impl RedisStore {
     pub async fn settle(&self, chain: &Arc<Chain>, id: LeaseId, actual: &Amounts) -> Result<Answer, StoreError> {
         let Amounts { requests, input, output, nano_usd, .. } = *actual;
         let used = [requests, input, output, nano_usd];
-        let (answer, reply) = self.in_batch(Kind::Settle, chain, id, used).await?;
+        let (answer, reply) = match chain.queues[..] {
+            [] => self.in_batch(Kind::Settle, chain, id, used).await?,
+            _ => self.settle_alone(chain, id, actual).await?,
+        };
         let Some(lease) = moved(&answer, &reply)? else { return Ok(answer) };
         let call = Call::on_keys(&SCRIPTS.settle, &chain.tag, id, lease.keys.iter().map(String::as_str));
         self.answer(&self.hot.call(call.arg(codec::pack_numbers(&used)).arg("").arg(lease.mark.as_slice())).await?)

@@ -9,7 +9,7 @@ use super::calendar::{self, CalendarPeriod};
 use super::chain::{Chain, ChainLimit};
 use super::rate::{self, RateHeaders};
 use super::rule::{Demand, Level, Unit, Window};
-use super::store::StoreError;
+use super::store::{Answer, StoreError};
 
 /// A running call ends at an unknown time: a guess, marked as one.
 const CONCURRENCY_RETRY: Duration = Duration::from_secs(1);
@@ -44,7 +44,36 @@ pub struct Refusal {
     pub model_bound: bool,
     /// Waiting does not help before the window ends: `insufficient_quota`.
     pub insufficient: bool,
+    /// It would have waited, or has.
+    pub shed: Option<Shed>,
     pub rate: RateHeaders,
+}
+
+/// Of a call that might have waited for its turn.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Shed {
+    pub why: Why,
+    /// How long it did wait.
+    pub queued: Duration,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Why {
+    Crowded,
+    TooLong,
+    TimedOut,
+    NoRoom,
+}
+
+impl Why {
+    fn as_str(self) -> &'static str {
+        match self {
+            Self::Crowded => "its queue is full",
+            Self::TooLong => "its turn would not come within the time that it may wait",
+            Self::TimedOut => "its turn did not come within the time that it may wait",
+            Self::NoRoom => "this gateway holds as many waiting calls as it may",
+        }
+    }
 }
 
 impl fmt::Display for Refusal {
@@ -56,6 +85,9 @@ impl fmt::Display for Refusal {
             self.amount(self.needed),
             self.amount(self.left)
         )?;
+        if let Some(shed) = &self.shed {
+            write!(f, "; {}", shed.why.as_str())?;
+        }
         match self.retry_after {
             _ if self.never_fits => write!(f, "; this request can never fit"),
             Some(after) if self.estimate => write!(f, "; try again in about {:.1} s", after.as_secs_f64()),
@@ -104,6 +136,7 @@ pub(super) fn before_store(chain: &Chain, demand: &Demand) -> Option<Refusal> {
                 never_fits: true,
                 model_bound: ceiling.model_bound,
                 insufficient: false,
+                shed: None,
                 rate: chain.rate(),
             });
         }
@@ -125,6 +158,7 @@ pub(super) fn before_store(chain: &Chain, demand: &Demand) -> Option<Refusal> {
         never_fits: true,
         model_bound: entry.model_bound,
         insufficient: is_budget(entry),
+        shed: None,
         rate: chain.rate(),
     })
 }
@@ -138,7 +172,6 @@ pub(super) fn judge(chain: &Chain, need: &Amounts, levels: &[f64], now_us: f64, 
         .filter_map(|(entry, &level)| Some((entry, level, wait(entry, level, need.of(entry.terms.unit), now_us)?)))
         .collect();
     let (entry, level, worst) = blocking.iter().copied().reduce(|a, b| if rank(b.2) > rank(a.2) { b } else { a })?;
-    let account = &chain.accounts[entry.account];
     let (retry_after, estimate) = match worst {
         Wait::Never | Wait::Unknown => (None, false),
         Wait::True(after) => {
@@ -148,19 +181,62 @@ pub(super) fn judge(chain: &Chain, need: &Amounts, levels: &[f64], now_us: f64, 
         Wait::Estimate(after) => (Some(after), true),
     };
     Some(Refusal {
+        retry_after,
+        estimate,
+        never_fits: worst == Wait::Never,
+        model_bound: blocking.iter().all(|(entry, _, _)| entry.model_bound),
+        ..refused_by(chain, entry, level, need, rate)
+    })
+}
+
+/// Of a call that does not wait any longer, or not at all; `wait` is when its turn is expected. `None` if nothing waits.
+pub(super) fn shed(
+    chain: &Chain,
+    queue: usize,
+    need: &Amounts,
+    answer: &Answer,
+    rate: RateHeaders,
+    wait: Option<Duration>,
+    shed: Shed,
+) -> Option<Refusal> {
+    let refusal = judge(chain, need, &answer.levels, answer.now_us, rate).or_else(|| {
+        // It would fit, and others are before it: what they wait for is named.
+        let account = chain.queues[queue].account;
+        let mut limits = chain.limits.iter().zip(&answer.levels);
+        let (entry, level) = limits.find(|(entry, _)| entry.account == account && entry.wait.is_some())?;
+        Some(refused_by(chain, entry, *level, need, rate))
+    })?;
+    // A guess, and the calls before it may take longer.
+    let retry_after = wait.map(|wait| wait.max(CONCURRENCY_RETRY));
+    Some(Refusal { retry_after, estimate: retry_after.is_some(), shed: Some(shed), ..refusal })
+}
+
+fn refused_by(chain: &Chain, entry: &ChainLimit, level: f64, need: &Amounts, rate: RateHeaders) -> Refusal {
+    let account = &chain.accounts[entry.account];
+    Refusal {
         level: account.level,
         subject: account.path.clone(),
         limit: entry.label.clone(),
         unit: entry.terms.unit,
         needed: need.of(entry.terms.unit) as u64,
         left: rate::left(entry.terms.most(), level),
-        retry_after,
-        estimate,
-        never_fits: worst == Wait::Never,
-        model_bound: blocking.iter().all(|(entry, _, _)| entry.model_bound),
+        retry_after: None,
+        estimate: false,
+        never_fits: false,
+        model_bound: entry.model_bound,
         insufficient: is_budget(entry),
+        shed: None,
         rate,
-    })
+    }
+}
+
+/// Until this limit lets `need` pass if nobody else spends; `None`: nothing is known. What ends at unknown times adds nothing.
+pub(super) fn refill_time(entry: &ChainLimit, level: f64, need: f64, now_us: f64) -> Option<Duration> {
+    match wait(entry, level, need, now_us) {
+        None | Some(Wait::Estimate(_)) => Some(Duration::ZERO),
+        Some(Wait::True(after)) => Some(after),
+        Some(Wait::Never | Wait::Unknown) => None,
+    }
 }
 
 /// A budget, as opposed to a rate: money, or what a new day gives back at the earliest. Clients that are told so give up,
@@ -221,7 +297,7 @@ fn refill(terms: &Terms, level: f64, need: f64) -> Duration {
 mod tests {
     use super::*;
     use crate::quota::holding::Holding;
-    use crate::quota::rule::{Ceilings, Limit, OnStoreFailure, Pattern, Rule, Subject};
+    use crate::quota::rule::{Ceilings, Limit, OnLimit, OnStoreFailure, Pattern, Rule, Subject};
 
     fn refused(limit: Limit) -> Refusal {
         let matcher = Pattern::any();
@@ -232,6 +308,7 @@ mod tests {
             name: None,
             limits: vec![limit],
             ceilings: Ceilings::default(),
+            on_limit: OnLimit::Reject,
             on_store_failure: OnStoreFailure::Closed,
             holding: Holding::default(),
             shadow: false,

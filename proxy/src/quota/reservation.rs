@@ -18,6 +18,7 @@ use super::settler::{Permit, Settlement};
 use super::shadow::Shadowed;
 use super::stats::Operation;
 use super::store::{Ask, Status, StoreError};
+use super::waiting::Served;
 use super::{Admitted, Shared};
 
 mod extension;
@@ -52,6 +53,8 @@ pub struct Reservation {
     shared: Arc<Shared>,
     live: Arc<Live>,
     admitted: Admitted,
+    /// The turn that it had.
+    served: Option<Served>,
     /// Taken when the reservation resolves.
     permit: Option<Permit>,
 }
@@ -74,6 +77,11 @@ impl Reservation {
         self.live.chain().stops()
     }
 
+    /// How long it waited for its turn.
+    pub fn queued(&self) -> Duration {
+        self.admitted.queued
+    }
+
     /// The shadow limits that would have refused this call.
     pub fn shadowed(&self) -> &[Shadowed] {
         &self.admitted.shadowed
@@ -84,6 +92,7 @@ impl Reservation {
         if let Some(refusal) = refusal::before_store(chain, &demand) {
             return Err(self.shared.refused(refusal));
         }
+        let queued = self.admitted.queued;
         let admitted = match (&mut self.permit, self.live.is_stored(), chain.is_free()) {
             (Some(Permit::Unstored(ticket)), ..) => {
                 let need = Amounts::of_demand(&demand);
@@ -98,7 +107,7 @@ impl Reservation {
             .stats
             .amended(Amounts::of_demand(&self.live.demand()).tokens(), Amounts::of_demand(&demand).tokens());
         self.live.amended(chain.clone(), demand);
-        self.admitted = admitted;
+        self.admitted = Admitted { queued, ..admitted };
         Ok(())
     }
 
@@ -153,7 +162,7 @@ impl Reservation {
         let actual = outcome.amounts();
         self.live.end(actual);
         self.shared.live.forget(self.live.id);
-        permit.send(&self.shared, Settlement::settle(&self.live, actual));
+        permit.send(&self.shared, Settlement::settle(&self.live, actual, self.served.take()));
     }
 }
 
@@ -185,14 +194,14 @@ impl Pending {
         Self { shared, chain, id, permit: Some(permit) }
     }
 
-    pub fn held(&mut self, demand: Demand, admitted: Admitted) -> Reservation {
+    pub fn held(&mut self, demand: Demand, admitted: Admitted, served: Option<Served>) -> Reservation {
         let live = Arc::new(Live::new(self.id, self.chain.clone(), demand, self.shared.options.undispatched_ttl));
         if !self.chain.is_free() {
             live.stored();
             self.shared.watch(&live);
         }
         self.shared.stats.reserved(Amounts::of_demand(&demand).tokens());
-        Reservation { shared: self.shared.clone(), live, admitted, permit: self.permit.take() }
+        Reservation { shared: self.shared.clone(), live, admitted, served, permit: self.permit.take() }
     }
 
     /// Admitted while the store is down. A hold that it may have taken all the same is cancelled when this is dropped.
@@ -201,7 +210,7 @@ impl Pending {
         self.shared.stats.reserved(Amounts::of_demand(&demand).tokens());
         let permit = Some(Permit::Unstored(Box::new(ticket)));
         let admitted = self.shared.admitted(&self.chain, &demand, &[], self.chain.rate());
-        Reservation { shared: self.shared.clone(), live, admitted, permit }
+        Reservation { shared: self.shared.clone(), live, admitted, served: None, permit }
     }
 
     pub fn nothing_held(&mut self) {

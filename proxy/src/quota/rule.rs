@@ -194,6 +194,39 @@ impl OnStoreFailure {
     }
 }
 
+/// What a call does that does not fit.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum OnLimit {
+    /// It is refused.
+    #[default]
+    Reject,
+    /// It waits until it fits.
+    Queue(Wait),
+}
+
+/// How calls may wait.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Wait {
+    pub most: Duration,
+    /// Calls of one tier that may wait at once.
+    pub depth: usize,
+}
+
+impl OnLimit {
+    pub(super) fn wait(self) -> Option<Wait> {
+        match self {
+            Self::Reject => None,
+            Self::Queue(wait) => Some(wait),
+        }
+    }
+}
+
+impl Wait {
+    pub(super) fn stricter(self, other: Self) -> Self {
+        Self { most: self.most.min(other.most), depth: self.depth.min(other.depth) }
+    }
+}
+
 #[derive(Clone, Debug)]
 pub struct Rule {
     pub level: Level,
@@ -205,6 +238,7 @@ pub struct Rule {
     pub name: Option<String>,
     pub limits: Vec<Limit>,
     pub ceilings: Ceilings,
+    pub on_limit: OnLimit,
     pub on_store_failure: OnStoreFailure,
     pub holding: Holding,
     /// Counted, and never refuses: what it would have refused is told.
@@ -337,6 +371,7 @@ mod tests {
             name: None,
             limits: vec![],
             ceilings: Ceilings::default(),
+            on_limit: OnLimit::Reject,
             on_store_failure: OnStoreFailure::default(),
             holding: Holding::default(),
             shadow: false,

@@ -21,7 +21,8 @@ use super::keeper::Live;
 use super::lease::LeaseId;
 use super::outage::Ticket;
 use super::stats::Operation;
-use super::store::{Status, Store, StoreError};
+use super::store::{Answer, Status, Store, StoreError};
+use super::waiting::Served;
 
 /// Settlements in flight at once; they are pipelined on one connection.
 const IN_FLIGHT: usize = 256;
@@ -39,6 +40,8 @@ pub(super) struct Settlement {
     what: What,
     /// False for a call without limits: it is only counted.
     stored: bool,
+    /// The turn that the call had in a queue.
+    served: Option<Served>,
     attempts: u32,
 }
 
@@ -53,15 +56,15 @@ enum What {
 }
 
 impl Settlement {
-    pub fn settle(live: &Live, actual: Amounts) -> Self {
+    pub fn settle(live: &Live, actual: Amounts, served: Option<Served>) -> Self {
         let held = Amounts::of_demand(&live.demand()).tokens();
         let what = What::Settle { held, actual };
-        Self { id: live.id, chain: live.chain(), what, stored: live.is_stored(), attempts: 0 }
+        Self { id: live.id, chain: live.chain(), what, stored: live.is_stored(), served, attempts: 0 }
     }
 
     pub fn cancel(id: LeaseId, chain: Arc<Chain>) -> Self {
         let stored = !chain.is_free();
-        Self { id, chain, what: What::Cancel, stored, attempts: 0 }
+        Self { id, chain, what: What::Cancel, stored, served: None, attempts: 0 }
     }
 
     fn actual(&self) -> Amounts {
@@ -69,6 +72,11 @@ impl Settlement {
             What::Settle { actual, .. } => actual,
             What::Cancel => Amounts::default(),
         }
+    }
+
+    /// Tokens beyond what the call's turn was counted at.
+    fn correction(&self) -> f64 {
+        self.actual().tokens() - self.served.as_ref().map_or(0.0, |served| served.cost)
     }
 
     /// The store answers, and it refuses this one again and again: it will not be otherwise.
@@ -133,6 +141,13 @@ impl Permit {
                     What::Cancel => store.cancel(settlement.id),
                 };
                 settlement.count(shared, answer.status);
+                if let Some(Served { chain, queue, .. }) = &settlement.served {
+                    store.correct(chain, *queue, settlement.correction());
+                }
+                if matches!(settlement.what, What::Cancel) && !settlement.chain.queues.is_empty() {
+                    store.leave(&settlement.chain, settlement.id);
+                }
+                shared.lines.wake(&settlement.chain);
             }
             (Self::Direct, _) => settlement.count(shared, Status::Done),
         }
@@ -259,5 +274,27 @@ async fn resolve(shared: Arc<Shared>, settlement: Settlement) -> Resolved {
         What::Settle { actual, .. } => shared.stats.timed(Operation::Settle, store.settle(chain, id, &actual)).await,
         What::Cancel => shared.stats.timed(Operation::Cancel, store.cancel(chain, id)).await,
     };
+    let answer = if chain.queues.is_empty() { answer } else { queues_of(&shared, &settlement, answer).await };
     (settlement, answer.map(|answer| answer.status))
+}
+
+/// What the end of a call means for those that wait where it may have waited.
+async fn queues_of(
+    shared: &Shared,
+    settlement: &Settlement,
+    answer: Result<Answer, StoreError>,
+) -> Result<Answer, StoreError> {
+    let answer = answer?;
+    if let Some(Served { chain, queue, .. }) = &settlement.served {
+        // A share of turns that is a little off is no reason to settle again.
+        let corrected = shared.store.correct(chain, *queue, settlement.correction()).await;
+        if let Err(error) = corrected {
+            tracing::debug!(%error, "a turn keeps what it was counted at");
+        }
+    }
+    if let What::Cancel = settlement.what {
+        shared.store.leave(&settlement.chain, settlement.id).await?;
+    }
+    shared.lines.wake(&settlement.chain);
+    Ok(answer)
 }

@@ -14,6 +14,9 @@ use super::store::{Reclaimed, StoreError};
 /// Upper bounds of the latency histogram, seconds; the last bucket is open.
 pub const LATENCY_BOUNDS: [f64; 11] = [0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25];
 
+/// Upper bounds of the histogram of waits, seconds.
+pub const WAIT_BOUNDS: [f64; 12] = [0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0];
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Operation {
     Reserve,
@@ -66,6 +69,22 @@ pub struct Stats {
     latency: [Latency; Operation::ALL.len()],
 }
 
+/// How long calls waited for their turn, those included that left without one.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Waits {
+    /// Not cumulative; one more than [`WAIT_BOUNDS`].
+    pub buckets: [u64; WAIT_BOUNDS.len() + 1],
+    pub sum: Duration,
+}
+
+impl Waits {
+    pub(super) fn add(&mut self, wait: Duration) {
+        let bucket = WAIT_BOUNDS.iter().position(|bound| wait.as_secs_f64() <= *bound).unwrap_or(WAIT_BOUNDS.len());
+        self.buckets[bucket] += 1;
+        self.sum += wait;
+    }
+}
+
 /// The sides of the ledger invariant, which holds at every look: they change together.
 #[derive(Clone, Copy, Debug, Default)]
 struct Books {
@@ -112,6 +131,9 @@ pub struct Snapshot {
     pub extension_refusals: Refusals,
     pub store: Vec<StoreLatency>,
     pub outage: Figures,
+    /// Calls that wait now, by tier.
+    pub queue_depth: Vec<(String, u64)>,
+    pub queue_wait: Waits,
 }
 
 #[derive(Clone, Debug, PartialEq)]
@@ -252,6 +274,8 @@ impl Stats {
             extension_refusals: read_refusals(&self.extension_refusals),
             store: Operation::ALL.map(latency).to_vec(),
             outage,
+            queue_depth: Vec::new(),
+            queue_wait: Waits::default(),
         }
     }
 }

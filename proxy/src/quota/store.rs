@@ -14,6 +14,7 @@ use super::lease::{LeaseId, OnExpiry};
 use super::memory::{Clock, MemoryStore};
 use super::redis::{RedisOptions, RedisStore};
 use super::secret::Secret;
+use super::turns::{Ahead, GatewayId};
 
 /// Why a store could not answer. Cheap to clone: one outage refuses many calls.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -52,6 +53,10 @@ pub enum Status {
     Stale = 6,
     /// The lease belongs to other accounts than those named; its record follows.
     Moved = 7,
+    /// It is not the call's turn, or it does not fit yet: it has a place in a queue.
+    Queued = 9,
+    /// It would have to wait, and as many wait as may.
+    Crowded = 10,
 }
 
 #[derive(Clone, Debug, PartialEq)]
@@ -73,6 +78,33 @@ pub struct Ask {
     pub need: Amounts,
     /// How long the hold lasts before its call is dispatched. Expiry refunds in full until then.
     pub hold: Duration,
+}
+
+/// What a call says that asks for its turn.
+#[derive(Clone, Copy, Debug)]
+pub struct Turn {
+    pub gateway: GatewayId,
+    /// When it came to its first queue, as the store said; 0 if it comes now.
+    pub since: f64,
+    /// Its place lasts no longer than this, in microseconds from now.
+    pub wait_us: f64,
+}
+
+/// Where a call stands that waits, has waited or would have to.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Spot {
+    /// Index into the queues of its chain.
+    pub queue: usize,
+    pub since: f64,
+    pub ahead: Ahead,
+    /// Whose turn it is there now.
+    pub next: Option<LeaseId>,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub struct Turned {
+    pub answer: Answer,
+    pub spot: Option<Spot>,
 }
 
 /// What a live lease says about itself at each renewal.
@@ -192,6 +224,33 @@ impl Store {
             Self::Memory(store) => Ok(store.reserve(chain, ask)),
             Self::Redis(store) => store.reserve(chain, ask).await,
         }
+    }
+
+    /// As [`Store::reserve`], of a chain with queues: where the call would be refused it may have a place in a queue
+    /// instead. Repeated until it is held or refused; [`Store::leave`] ends it before that.
+    pub async fn turn(&self, chain: &Arc<Chain>, ask: &Ask, turn: &Turn) -> Result<Turned, StoreError> {
+        match self {
+            Self::Memory(store) => Ok(store.turn(chain, ask, turn)),
+            Self::Redis(store) => store.turn(chain, ask, turn).await,
+        }
+    }
+
+    /// Gives up the call's places.
+    pub async fn leave(&self, chain: &Arc<Chain>, id: LeaseId) -> Result<(), StoreError> {
+        match self {
+            Self::Memory(store) => store.leave(chain, id),
+            Self::Redis(store) => store.leave(chain, id).await?,
+        }
+        Ok(())
+    }
+
+    /// A call that had its turn in this queue used `change` tokens more than it held there.
+    pub async fn correct(&self, chain: &Arc<Chain>, queue: usize, change: f64) -> Result<(), StoreError> {
+        match self {
+            Self::Memory(store) => store.correct(chain, queue, change),
+            Self::Redis(store) => store.correct(chain, queue, change).await?,
+        }
+        Ok(())
     }
 
     /// Swaps the hold of `old` for `ask` on `new`, or keeps the old one.

@@ -1,5 +1,7 @@
 //! How calls stand against others that ask for the same limit: some tiers have a part of it to themselves.
 
+use std::sync::Arc;
+
 /// A share in whole millionths, so that it can be compared and hashed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Share(u32);
@@ -31,4 +33,6 @@ pub struct Tier {
     pub rank: u8,
     /// The part of every limit that higher tiers have to themselves.
     pub kept: Share,
+    /// Of the tokens granted to higher tiers, what each tier gets while its calls wait; by rank.
+    pub shares: Arc<[Share]>,
 }

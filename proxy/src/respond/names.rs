@@ -7,6 +7,8 @@ pub const SHOULD_RETRY: HeaderName = HeaderName::from_static("x-should-retry");
 pub const RETRY_AFTER_MS: HeaderName = HeaderName::from_static("retry-after-ms");
 /// `estimate` where a retry time is one.
 pub const RETRY: HeaderName = HeaderName::from_static("x-penstock-retry");
+/// How long a call may wait for its turn, from its arrival.
+pub const DEADLINE_MS: HeaderName = HeaderName::from_static("x-penstock-deadline-ms");
 pub const MODEL: HeaderName = HeaderName::from_static("x-penstock-model");
 pub const UPSTREAM: HeaderName = HeaderName::from_static("x-penstock-upstream");
 /// `estimated` where the usage was counted by us.

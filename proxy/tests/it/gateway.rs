@@ -9,6 +9,7 @@ mod demand;
 mod leases;
 mod ops;
 mod overrun;
+mod queue;
 mod reload;
 mod settlement;
 mod shadow;

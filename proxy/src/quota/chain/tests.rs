@@ -4,14 +4,14 @@ use std::time::Duration;
 
 use super::*;
 use crate::quota::holding::Holding;
-use crate::quota::rule::{Pattern, Unit};
+use crate::quota::rule::{OnLimit, Pattern, Unit};
 
 fn rule(level: Level, matcher: &str, models: &[&str], limits: Vec<Limit>) -> Rule {
     let pattern = |text: &&str| Pattern::new(text).unwrap();
     let models = models.iter().map(pattern).collect();
     let (matcher, ceilings, on_store_failure) = (pattern(&matcher), Ceilings::default(), OnStoreFailure::Closed);
-    let holding = Holding::default();
-    Rule { level, matcher, models, name: None, limits, ceilings, on_store_failure, holding, shadow: false }
+    let (on_limit, holding) = (OnLimit::Reject, Holding::default());
+    Rule { level, matcher, models, name: None, limits, ceilings, on_limit, on_store_failure, holding, shadow: false }
 }
 
 fn subject() -> Subject {

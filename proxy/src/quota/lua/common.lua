@@ -89,11 +89,12 @@ local function reorder(packed, count, own, ids, now)
   return account, pack('<BB', 1, own + #rest) .. ids .. table.concat(rest), own + #rest
 end
 
--- The accounts' strings, false for a new one. MGET takes a key of another type for a new account, and SET would
+-- The accounts' strings, false for a new one; `last` is the last key that is one. MGET takes a key of another type for a new account, and SET would
 -- overwrite it: GET refuses it before anything is written.
-local function read_accounts()
-  if #KEYS == 2 then return {} end
-  local strings = call('MGET', unpack(KEYS, 3))
+local function read_accounts(last)
+  last = last or #KEYS
+  if last == 2 then return {} end
+  local strings = call('MGET', unpack(KEYS, 3, last))
   for a = 1, #strings do
     if not strings[a] then call('GET', KEYS[2 + a]) end
   end

@@ -4,12 +4,12 @@ use std::time::Duration;
 
 use super::*;
 use crate::quota::holding::Holding;
-use crate::quota::rule::{Ceilings, Limit, Pattern, Rule, Subject};
+use crate::quota::rule::{Ceilings, Limit, OnLimit, Pattern, Rule, Subject};
 
 fn rule(level: Level, limit: Limit, on_store_failure: OnStoreFailure) -> Rule {
-    let (matcher, ceilings) = (Pattern::any(), Ceilings::default());
-    let (models, holding) = (vec![], Holding::default());
-    Rule { level, matcher, models, name: None, limits: vec![limit], ceilings, on_store_failure, holding, shadow: false }
+    let (matcher, ceilings, on_limit) = (Pattern::any(), Ceilings::default(), OnLimit::Reject);
+    let (models, limits, holding) = (vec![], vec![limit], Holding::default());
+    Rule { level, matcher, models, name: None, limits, ceilings, on_limit, on_store_failure, holding, shadow: false }
 }
 
 fn tokens(amount: u64) -> Limit {

@@ -108,6 +108,7 @@ impl<'w> History<'w> {
             on_expiry: self.plan.on_expiry,
             undispatched_ttl: Duration::from_millis(200),
             capacity: 4096,
+            ..Options::default()
         };
         Gateway::start(self.config.clone(), place, options).await
     }

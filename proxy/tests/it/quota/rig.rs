@@ -8,8 +8,9 @@ use proxy::quota::account::{Amounts, Totals};
 use proxy::quota::audit::{Audit, audit};
 use proxy::quota::store::{Answer, Ask, Renewal, Status};
 use proxy::quota::{
-    Ceilings, Chain, Clock, Demand, Holding, LeaseId, Level, Limit, OnExpiry, OnStoreFailure, Options, Outcome,
-    Pattern, Price, Quota, RedisOptions, Refusal, Refused, Reservation, Rule, Share, Store, Subject, Tier, Unit,
+    Ceilings, Chain, Clock, Demand, Holding, LeaseId, Level, Limit, OnExpiry, OnLimit, OnStoreFailure, Options,
+    Outcome, Pattern, Price, Quota, RedisOptions, Refusal, Refused, Reservation, Rule, Share, Store, Subject, Tier,
+    Unit,
 };
 use wire::{Metered, Usage};
 
@@ -118,13 +119,13 @@ pub fn ana() -> Subject {
 
 pub fn rule(level: Level, limits: Vec<Limit>) -> Rule {
     let (matcher, ceilings, on_store_failure) = (Pattern::any(), Ceilings::default(), OnStoreFailure::Closed);
-    let (models, holding) = (vec![], Holding::default());
-    Rule { level, matcher, models, name: None, limits, ceilings, on_store_failure, holding, shadow: false }
+    let (models, on_limit, holding) = (vec![], OnLimit::Reject, Holding::default());
+    Rule { level, matcher, models, name: None, limits, ceilings, on_limit, on_store_failure, holding, shadow: false }
 }
 
 /// `ana` in a tier that may not use this share of any limit.
 pub fn below(kept: f64) -> Subject {
-    let tier = Tier { name: "standard".into(), rank: 1, kept: Share::new(kept) };
+    let tier = Tier { name: "standard".into(), rank: 1, kept: Share::new(kept), shares: Arc::default() };
     Subject { tier: Some(Arc::new(tier)), ..ana() }
 }
 
