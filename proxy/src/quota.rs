@@ -227,14 +227,17 @@ impl Quota {
     pub fn ready(&self) -> Result<Readiness, StoreError> {
         match self.shared.store.health() {
             Ok(()) => Ok(Readiness::Whole),
-            Err(error) if self.rules.go_on_without_store() => Ok(Readiness::Degraded(error)),
+            // A node of a Cluster is the trouble of its own orgs.
+            Err(error) if self.rules.go_on_without_store() || self.shared.store.serves_some() => {
+                Ok(Readiness::Degraded(error))
+            }
             Err(error) => Err(error),
         }
     }
 
     pub fn stats(&self) -> Snapshot {
         let shared = &self.shared;
-        let figures = shared.outage.figures(!shared.store.is_up());
+        let figures = shared.outage.figures(shared.store.health().is_err());
         let (queue_depth, queue_wait) = shared.lines.figures();
         Snapshot { queue_depth, queue_wait, ..shared.stats.snapshot(figures) }
     }

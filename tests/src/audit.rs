@@ -58,14 +58,25 @@ impl fmt::Display for Account {
 
 impl Audit {
     pub fn of(redis: &RedisServer) -> Self {
-        let Reply::Array(keys) = redis.call(&["KEYS", "ps1:*"]) else { panic!("KEYS answers a list") };
+        Self::of_all([redis])
+    }
+
+    /// Of the primaries of a Cluster, each of which has keys that the others have not.
+    pub fn of_all<'s>(servers: impl IntoIterator<Item = &'s RedisServer>) -> Self {
         let mut audit = Self::default();
+        for redis in servers {
+            audit.read_all(redis);
+        }
+        audit
+    }
+
+    fn read_all(&mut self, redis: &RedisServer) {
+        let Reply::Array(keys) = redis.call(&["KEYS", "ps1:*"]) else { panic!("KEYS answers a list") };
         for key in keys {
             let Reply::Bulk(key) = key else { panic!("a key is a string") };
             let key = String::from_utf8(key).expect("keys are ASCII");
-            audit.read(redis, key);
+            self.read(redis, key);
         }
-        audit
     }
 
     fn read(&mut self, redis: &RedisServer, key: String) {
@@ -85,7 +96,7 @@ impl Audit {
                 };
             }
             Some("dl") => {
-                let Reply::Integer(count) = redis.call(&["ZCARD", &key]) else { panic!("ZCARD answers a number") };
+                let Reply::Integer(count) = look(redis, &["ZCARD", &key]) else { panic!("ZCARD answers a number") };
                 self.deadlines += count;
             }
             _ => {}
@@ -111,8 +122,24 @@ impl Audit {
     }
 }
 
+/// Also at a node whose slot of the key is still on its way there.
+fn look(redis: &RedisServer, parts: &[&str]) -> Reply {
+    let mut connection = redis.connect();
+    let mut ask = |parts: &[&str]| {
+        let bytes: Vec<&[u8]> = parts.iter().map(|part| part.as_bytes()).collect();
+        connection.call(&bytes).expect("Redis answers")
+    };
+    match ask(parts) {
+        Reply::Error(error) if error.starts_with("MOVED") => {
+            ask(&["ASKING"]);
+            ask(parts)
+        }
+        reply => reply,
+    }
+}
+
 fn value(redis: &RedisServer, key: &str) -> Vec<u8> {
-    match redis.call(&["GET", key]) {
+    match look(redis, &["GET", key]) {
         Reply::Bulk(bytes) => bytes,
         // It expired between KEYS and GET.
         Reply::Nil => b"X".to_vec(),

@@ -23,9 +23,12 @@ impl RedisServer {
 
     /// `args`: more settings in the form of its command line, e.g. `--appendonly yes`.
     pub async fn start_with(args: &[&str]) -> Self {
+        Self::start_at(free_address(), args).await
+    }
+
+    pub async fn start_at(address: SocketAddr, args: &[&str]) -> Self {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let args: Vec<String> = args.iter().map(|arg| (*arg).to_owned()).collect();
-        let address = free_address();
         let process = launch(address, &folder, &args);
         let mut server = Self { address, process, folder, args };
         server.ready().await;

@@ -25,7 +25,8 @@ struct Gateway {
     listen: Option<String>,
     /// Address of /metrics, /healthz, /livez and /readyz.
     admin: Option<String>,
-    /// `memory`, `redis://host:6379/0`, or `redis+sentinel://host:26379,host:26379/GROUP/0`, where GROUP is the name under which
+    /// `memory`, `redis://host:6379/0`, `redis+cluster://host:6379,host:6379` (any of its nodes, without `level: global`), or
+    /// `redis+sentinel://host:26379,host:26379/GROUP/0`, where GROUP is the name under which
     /// the sentinels watch the servers. A login before the hosts is that of the servers; that of the sentinels comes last:
     /// `?sentinel_user=U&sentinel_password=P`.
     store: Option<String>,

@@ -13,7 +13,7 @@ use super::{
     units::{duration, size},
     upstream_url::UpstreamUrl,
 };
-use crate::quota::{Price, RedisAddress, Tier};
+use crate::quota::{Level, Price, RedisAddress, Tier};
 
 /// Beyond this no model generates, and sums stay far from overflow.
 pub(super) const MAX_TOKENS: u64 = 10_000_000;
@@ -39,6 +39,7 @@ pub(super) fn file(at: At<'_>) -> Option<Config> {
     rules::cross_check(at, &quotas, &models, &keys);
     failure::cross_check(at, &quotas, replicas);
     on_limit::cross_check(at, &quotas);
+    in_one_slot(at, &store, &quotas);
     let quotas = quotas.into_iter().map(|placed| placed.rule).collect();
     Some(Config {
         listen,
@@ -73,23 +74,37 @@ fn path(at: At<'_>) -> Option<PathBuf> {
     at.text().map(PathBuf::from)
 }
 
-const STORE_ADDRESS: &str = "write memory, redis://host:6379/0, or redis+sentinel://host:26379,host:26379/GROUP/0";
+const STORE_ADDRESS: &str =
+    "write memory, redis://host:6379/0, redis+sentinel://host:26379,host:26379/GROUP/0 or redis+cluster://host:6379";
 
 fn store(at: At<'_>) -> Option<StoreUrl> {
     let text = at.text()?;
     match text.split_once("://") {
         None if text == "memory" => Some(StoreUrl::Memory),
-        Some(("redis" | "redis+sentinel", _)) => match RedisAddress::parse(&text) {
+        Some(("redis" | "redis+sentinel" | "redis+cluster", _)) => match RedisAddress::parse(&text) {
             Ok(_usable) => Some(StoreUrl::Redis(text)),
             // Not shown: an address may hold a password.
             Err(why) => at.problem(format!("not an address of a store: {why}"), STORE_ADDRESS),
         },
         Some(("rediss", _)) => at.problem("TLS to the store is not built yet", "use redis:// on a private network"),
-        Some(("redis+cluster", _)) => {
-            at.problem("Cluster is not built yet", "use one node, or one with replicas and sentinels")
-        }
         Some(_) => at.problem("unknown kind of store", STORE_ADDRESS),
         None => at.problem("the store is neither memory nor an address", STORE_ADDRESS),
+    }
+}
+
+/// On a Cluster each org has a slot of its own, and a script touches one.
+fn in_one_slot(at: At<'_>, store: &StoreUrl, rules: &[rules::Placed]) {
+    let StoreUrl::Redis(url) = store else { return };
+    if !url.starts_with("redis+cluster://") {
+        return;
+    }
+    for placed in rules.iter().filter(|placed| placed.rule.level == Level::Global) {
+        at.report.problem(
+            placed.place,
+            &format!("{}.level", placed.path),
+            "a global limit on a Cluster is not built yet",
+            "use limits of each org, or a store of one primary: redis:// or redis+sentinel://",
+        );
     }
 }
 

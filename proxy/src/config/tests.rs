@@ -142,7 +142,11 @@ fn each_mistake_names_place_field_and_cure() {
             "lease.on_expiry: unknown value \"forgive\"; write one of charge, refund",
         ),
         ("lease: 60s", "lease: expected a mapping"),
-        ("store: redis+cluster://h", "store: Cluster is not built yet"),
+        ("store: redis+cluster://h/0", "store: not an address of a store: a Cluster has no databases"),
+        (
+            "store: redis+cluster://h\nquotas: [{ level: global, limits: [{ concurrency: 5 }] }]",
+            "quotas[0].level: a global limit on a Cluster is not built yet",
+        ),
         ("store: redis+sentinel://h,i", "store: not an address of a store: the name of the group"),
         ("store: redis://:s3c@h:port", "store: not an address of a store: "),
         ("store: rediss://h", "store: TLS to the store is not built yet"),

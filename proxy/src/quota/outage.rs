@@ -263,7 +263,7 @@ impl Shared {
         // One account that cannot be read is a fault of that account, which no policy of outages covers. What is only
         // counted refuses in no case.
         let in_force = chain.limits.iter().any(|entry| !entry.terms.shadow);
-        if in_force && !error.is_silence() && self.store.is_up() {
+        if in_force && !error.is_silence() && self.store.serves(chain) {
             return Err(Refused::Store(error));
         }
         self.outage.admit(chain, need, self.store.gateways(), error)

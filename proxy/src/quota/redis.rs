@@ -20,20 +20,23 @@ use super::store::{Answer, Ask, Extension, Reclaimed, Renewal, Status, StoreErro
 
 mod address;
 mod batches;
+mod cluster;
 mod connection;
+mod detour;
 mod gateways;
 mod line;
 mod patience;
 mod probe;
 mod script;
+mod slot_map;
 mod start;
 mod turn;
 
-pub use address::Address as RedisAddress;
+pub use address::RedisAddress;
 use batches::{Batches, Kind, Operation};
 use connection::Connection;
 pub use probe::Durability;
-use script::{Call, SCRIPTS};
+use script::{Call, SCRIPTS, deadlines_key};
 pub use start::RedisOptions;
 
 /// Leases resolved per pass of reclaim, and how many of them at once: no burst may block the server.
@@ -83,7 +86,16 @@ impl RedisStore {
         self.options.timeout
     }
 
-    /// The last error, while the store is down.
+    /// Whether the node that has this org's keys is up.
+    pub fn serves(&self, tag: &str) -> bool {
+        self.hot.serves(&deadlines_key(tag))
+    }
+
+    pub fn serves_some(&self) -> bool {
+        self.hot.serves_some()
+    }
+
+    /// The last error of a node that is down.
     pub fn health(&self) -> Result<(), StoreError> {
         self.hot.health()
     }

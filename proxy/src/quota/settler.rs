@@ -29,6 +29,8 @@ const IN_FLIGHT: usize = 256;
 /// After an outage: 20 every 20 ms, at most 1,000 per second, so that new reserves go first.
 const REPLAY_EVERY: Duration = Duration::from_millis(20);
 const REPLAY_BATCH: usize = 20;
+/// Parked ones that are looked at for that.
+const REPLAY_LOOK: usize = 1000;
 /// Times a store that is up may refuse a settlement.
 const REFUSALS: u32 = 20;
 
@@ -159,7 +161,7 @@ impl Permit {
 fn begin(shared: &Arc<Shared>, settlement: Settlement, in_flight: &AtomicUsize) -> Work {
     let room = in_flight.load(Ordering::Relaxed) < IN_FLIGHT;
     // What a runtime drops at its end has no clock to be timed by.
-    if !room || !settlement.stored || !shared.store.is_up() || Handle::try_current().is_err() {
+    if !room || !settlement.stored || !shared.store.serves(&settlement.chain) || Handle::try_current().is_err() {
         return Work::Waiting(settlement);
     }
     in_flight.fetch_add(1, Ordering::Relaxed);
@@ -237,7 +239,7 @@ async fn run(
                 begun.fetch_sub(1, Ordering::Relaxed);
                 match result {
                     Ok(status) => Settlement::count(&settlement, &shared, status),
-                    Err(error) if settlement.is_hopeless(&error) && shared.store.is_up() => {
+                    Err(error) if settlement.is_hopeless(&error) && shared.store.serves(&settlement.chain) => {
                         settlement.abandon(&shared, &error);
                     }
                     Err(error) => park(&mut parked, settlement, &error),
@@ -247,20 +249,36 @@ async fn run(
                 None => open = false,
                 Some(Work::Begun(resolving)) => in_flight.push(resolving),
                 Some(Work::Waiting(settlement)) if !settlement.stored => settlement.count(&shared, Status::Done),
-                Some(Work::Waiting(settlement)) if shared.store.is_up() => in_flight.push(resolving(settlement)),
+                Some(Work::Waiting(settlement)) if shared.store.serves(&settlement.chain) => {
+                    in_flight.push(resolving(settlement));
+                }
                 Some(Work::Waiting(settlement)) => parked.push_back(settlement),
             },
             _ = replay.tick(), if !parked.is_empty() => {
-                let room = IN_FLIGHT.saturating_sub(in_flight.len()).min(REPLAY_BATCH).min(parked.len());
-                if shared.store.is_up() {
-                    for settlement in parked.drain(..room) {
-                        in_flight.push(resolving(settlement));
-                    }
-                }
+                let room = IN_FLIGHT.saturating_sub(in_flight.len()).min(REPLAY_BATCH);
+                let serves = |settlement: &Settlement| shared.store.serves(&settlement.chain);
+                in_flight.extend(served(&mut parked, room, serves).into_iter().map(resolving));
             }
         }
     }
     outstanding.store(0, Ordering::Release);
+}
+
+/// The oldest of the parked that the store may take now, at most `room`. Those of a node that is down go to the end, so that
+/// they are not in the way of others.
+fn served(parked: &mut VecDeque<Settlement>, room: usize, serves: impl Fn(&Settlement) -> bool) -> Vec<Settlement> {
+    let mut taken = Vec::new();
+    for _ in 0..parked.len().min(REPLAY_LOOK) {
+        if taken.len() == room {
+            break;
+        }
+        match parked.pop_front() {
+            Some(settlement) if serves(&settlement) => taken.push(settlement),
+            Some(settlement) => parked.push_back(settlement),
+            None => break,
+        }
+    }
+    taken
 }
 
 fn park(parked: &mut VecDeque<Settlement>, settlement: Settlement, error: &StoreError) {

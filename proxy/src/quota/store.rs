@@ -177,12 +177,23 @@ impl Store {
         MemoryStore::journalled(folder, clock).map(|store| Self::Memory(Box::new(store)))
     }
 
-    /// Whether a call is worth trying.
-    pub fn is_up(&self) -> bool {
-        self.health().is_ok()
+    /// Whether a call on this chain is worth trying.
+    pub fn serves(&self, chain: &Chain) -> bool {
+        match self {
+            Self::Memory(_) => true,
+            Self::Redis(store) => store.serves(&chain.tag),
+        }
     }
 
-    /// Why calls are not tried, if so.
+    /// Whether calls of some orgs, at least, are worth trying.
+    pub fn serves_some(&self) -> bool {
+        match self {
+            Self::Memory(_) => true,
+            Self::Redis(store) => store.serves_some(),
+        }
+    }
+
+    /// Why calls, or those of some orgs, are not tried, if so.
     pub fn health(&self) -> Result<(), StoreError> {
         match self {
             Self::Memory(_) => Ok(()),

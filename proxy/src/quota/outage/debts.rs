@@ -118,7 +118,7 @@ async fn run(shared: Arc<Shared>) {
             continue;
         }
         tokio::time::sleep(EVERY).await;
-        if shared.store.is_up() {
+        if shared.store.serves_some() {
             charges = send(&shared, charges).await;
         }
     }
@@ -131,7 +131,7 @@ async fn send(shared: &Shared, mut charges: Vec<Charge>) -> Vec<Charge> {
     for (mut charge, result) in charges.into_iter().zip(results) {
         match result {
             Ok(()) => shared.outage.charged(&charge.debt),
-            Err(error) if shared.store.is_up() && charge.is_hopeless(&error) => {
+            Err(error) if shared.store.serves(&charge.debt.chain) && charge.is_hopeless(&error) => {
                 let (tokens, accounts) = (charge.debt.used.tokens(), charge.debt.chain.accounts.len());
                 tracing::error!(%error, tokens, accounts, "use during an outage is lost: the store refuses it");
                 shared.outage.charged(&charge.debt);

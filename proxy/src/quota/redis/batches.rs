@@ -109,7 +109,8 @@ impl Batches {
 
     fn enter(self: &Arc<Self>, operation: Operation) -> Entered {
         let mut state = self.state();
-        if state.may_go_alone() {
+        // A Cluster takes no script on keys of several slots.
+        if !self.connection.is_one_server() || state.may_go_alone() {
             state.alone += 1;
             return Entered::Alone(operation, Place(self.clone()));
         }

@@ -2,7 +2,7 @@
 //! watcher brings it back by itself. What travels on it is in `redis/connection.rs`.
 
 use std::pin::pin;
-use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::sync::{Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
@@ -11,12 +11,11 @@ use tokio::sync::Notify;
 use tokio::time::{Instant, timeout, timeout_at};
 
 use super::address::{Address, Dialled, Primary};
+use super::detour::{Asked, Detour, Unserved, Way, query};
 use super::gateways::{BEAT_COUNTS, Gateways};
 use super::patience::{Waiting, second_look};
 use super::probe::TAG as PROBE_TAG;
 use super::script::{Call, SCRIPTS, gateways_key};
-use crate::quota::identity::GLOBAL_TAG;
-use crate::quota::lease::LeaseId;
 use crate::quota::store::StoreError;
 
 /// A healthy connection proves itself this often; also how soon a lost scripting permission is noticed.
@@ -32,8 +31,6 @@ pub(super) struct Line {
     /// Down, doubted, or joined: the watcher need not wait for its time.
     news: Notify,
     waiting: Waiting,
-    /// The name that this gateway beats under. Without one it proves the server on a key of its own.
-    member: OnceLock<String>,
     voice: Voice,
 }
 
@@ -54,6 +51,20 @@ struct State {
     /// When the server last answered any call.
     heard: Instant,
     gateways: Gateways,
+    beat: Beat,
+}
+
+/// Where a line proves its server. With a name, this gateway is one of those that share it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Beat {
+    pub key: String,
+    pub name: Option<String>,
+}
+
+impl Default for Beat {
+    fn default() -> Self {
+        Self { key: gateways_key(PROBE_TAG), name: None }
+    }
 }
 
 impl std::fmt::Debug for Line {
@@ -69,20 +80,26 @@ impl Line {
             Ok((connection, primary)) => (Some(connection), primary, None),
             Err(error) => (None, None, Some(error)),
         };
-        let state = State { connection, primary, down, heard: Instant::now(), gateways: Gateways::default() };
-        let (news, waiting, member) = (Notify::new(), Waiting::default(), OnceLock::new());
-        Self { address, timeout, state: Mutex::new(state), news, waiting, member, voice }
+        let state = State {
+            connection,
+            primary,
+            down,
+            heard: Instant::now(),
+            gateways: Gateways::default(),
+            beat: Beat::default(),
+        };
+        Self { address, timeout, state: Mutex::new(state), news: Notify::new(), waiting: Waiting::default(), voice }
     }
 
-    pub fn timeout(&self) -> Duration {
-        self.timeout
+    pub fn host(&self) -> &str {
+        self.address.host()
     }
 
-    /// From here on this process is one of the gateways that share the server.
-    pub fn join(&self) {
-        // A second name would count twice; the first stays.
-        let _first = self.member.set(LeaseId::random().to_string());
-        self.news.notify_one();
+    pub fn beats(&self, beat: Beat) {
+        let before = std::mem::replace(&mut self.state().beat, beat.clone());
+        if before != beat {
+            self.news.notify_one();
+        }
     }
 
     pub fn gateways(&self) -> usize {
@@ -100,23 +117,26 @@ impl Line {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// By digest, and once by text if the server does not know it: after SCRIPT FLUSH, restart or failover.
-    pub async fn script<T: FromRedisValue>(&self, call: Call, bound: Duration) -> Result<T, StoreError> {
-        match self.send(call.by_digest(), bound).await? {
-            Err(error) if error.code() == Some("NOSCRIPT") => self.command(call.with_text(), bound).await,
-            Err(error) => Err(self.failed(&error)),
-            Ok(reply) => Ok(reply),
-        }
-    }
-
-    pub async fn command<T: FromRedisValue>(&self, command: Cmd, bound: Duration) -> Result<T, StoreError> {
-        self.send(command, bound).await?.map_err(|error| self.failed(&error))
+    /// A script by digest, and once by text if the server does not know it: after SCRIPT FLUSH, restart or failover.
+    pub async fn ask<T: FromRedisValue>(&self, asked: &Asked, way: Way, bound: Duration) -> Result<T, Unserved> {
+        let reply = match asked {
+            Asked::Command(command) => self.send(command.clone(), way, bound).await?,
+            Asked::Script(call) => match self.send(call.by_digest(), way, bound).await? {
+                Err(error) if error.code() == Some("NOSCRIPT") => self.send(call.with_text(), way, bound).await?,
+                reply => reply,
+            },
+        };
+        reply.map_err(|error| match Detour::of(&error) {
+            Some(detour) => Unserved::Elsewhere(detour),
+            None => Unserved::Failed(self.failed(&error)),
+        })
     }
 
     /// Waits while the server answers at all: silence for `bound` takes it down, a burst of our own calls does not.
     async fn send<T: FromRedisValue>(
         &self,
         command: Cmd,
+        way: Way,
         bound: Duration,
     ) -> Result<Result<T, RedisError>, StoreError> {
         let mut connection = {
@@ -130,7 +150,7 @@ impl Line {
         let place = self.waiting.enter();
         let sent = Instant::now();
         let last = sent + place.patience(bound);
-        let mut query = pin!(command.query_async::<T>(&mut connection));
+        let mut query = pin!(query::<T>(command, way, &mut connection));
         loop {
             let silent = self.state().heard.max(sent) + bound;
             let deadline = silent.min(last);
@@ -153,7 +173,7 @@ impl Line {
     fn failed(&self, error: &RedisError) -> StoreError {
         match error.code() {
             // A replica, a server that loads its data, or one that stopped accepting writes: wait for it.
-            Some("READONLY" | "LOADING" | "MASTERDOWN" | "MISCONF" | "OOM" | "NOPERM" | "NOAUTH") => {
+            Some("READONLY" | "LOADING" | "MASTERDOWN" | "MISCONF" | "OOM" | "NOPERM" | "NOAUTH" | "CLUSTERDOWN") => {
                 self.is_down(StoreError::Refused(error.to_string()))
             }
             // One call that it turns away, or all of them: the watcher asks at once.
@@ -169,7 +189,7 @@ impl Line {
         let mut state = self.state();
         if state.down.is_none() {
             if self.voice == Voice::Speaks {
-                tracing::warn!(%error, "quota store down: calls go by on_store_failure until it answers");
+                tracing::warn!(server = %self.address, %error, "quota store down: calls go by on_store_failure until it answers");
             }
             state.down = Some(error.clone());
             self.news.notify_one();
@@ -180,23 +200,23 @@ impl Line {
     fn is_up(&self) {
         let mut state = self.state();
         if state.down.take().is_some() && self.voice == Voice::Speaks {
-            tracing::info!("quota store is back");
+            tracing::info!(server = %self.address, "quota store is back");
         }
     }
 
     /// What proves the server: a script that writes, as those of requests do, and not a PING. The same beat says that
     /// this gateway lives, and how many do.
     fn beat(&self) -> Call {
-        let (key, name) = match self.member.get() {
-            Some(name) => (gateways_key(GLOBAL_TAG), name.as_str()),
-            None => (gateways_key(PROBE_TAG), "-"),
-        };
-        Call::plain(&SCRIPTS.beat, vec![key]).arg(name).arg(BEAT_COUNTS.as_micros().to_string())
+        let Beat { key, name } = self.state().beat.clone();
+        Call::plain(&SCRIPTS.beat, vec![key])
+            .arg(name.as_deref().unwrap_or("-"))
+            .arg(BEAT_COUNTS.as_micros().to_string())
     }
 
     fn counted(&self, gateways: usize, regular: bool) {
-        if self.member.get().is_some() {
-            self.state().gateways.beat(gateways, regular);
+        let mut state = self.state();
+        if state.beat.name.is_some() {
+            state.gateways.beat(gateways, regular);
         }
     }
 
@@ -215,6 +235,8 @@ impl Line {
                 self.counted(gateways, false);
                 Ok(())
             }
+            // It lives; whose keys it has is not for it to say.
+            Ok(Err(error)) if Detour::of(&error).is_some() => Ok(()),
             Ok(Err(error)) if error.code().is_some() => Err(StoreError::Refused(error.to_string())),
             Ok(Err(error)) => Err(StoreError::Broken(error.to_string())),
             Err(_elapsed) => Err(StoreError::Timeout(self.timeout)),
@@ -277,14 +299,13 @@ pub async fn watch(inner: Weak<Line>) {
         if inner.state().down.is_some() {
             continue;
         }
-        match inner.script(inner.beat(), inner.timeout).await {
+        match inner.ask(&Asked::Script(inner.beat()), Way::Usual, inner.timeout).await {
             Ok(gateways) => {
                 inner.counted(gateways, true);
                 inner.follow().await;
             }
-            Err(error) => {
-                inner.is_down(error);
-            }
+            Err(Unserved::Elsewhere(_)) => {}
+            Err(Unserved::Failed(error)) => drop(inner.is_down(error)),
         }
     }
 }

@@ -23,19 +23,26 @@ pub struct Durability {
 }
 
 pub async fn run(connection: &Connection, options: RedisOptions) -> Result<Option<Durability>, StoreError> {
-    let info: Result<String, StoreError> = {
-        let mut info = redis::cmd("INFO");
-        info.arg("everything");
-        connection.command_within(info, options.start_timeout).await
-    };
-    let durability = match info {
-        Ok(info) => Some(read_info(&info)?),
+    let durability = match connection.info(options.start_timeout).await {
+        Ok(all) => weakest(&all)?,
         // Not every user may ask; the scripts decide.
         Err(StoreError::Refused(_)) => None,
         Err(error) => return Err(error),
     };
     life_of_a_lease(connection, options.start_timeout).await.map_err(explain)?;
     Ok(durability)
+}
+
+/// Of several servers, what all of them promise.
+fn weakest(all: &[String]) -> Result<Option<Durability>, StoreError> {
+    let mut promised: Option<Durability> = None;
+    for info in all {
+        let one = read_info(info)?;
+        let known = promised.get_or_insert(one);
+        known.append_only &= one.append_only;
+        known.noeviction &= one.noeviction;
+    }
+    Ok(promised)
 }
 
 fn read_info(info: &str) -> Result<Durability, StoreError> {

@@ -94,6 +94,11 @@ impl Call {
         self
     }
 
+    /// One of its keys, all of which are in one slot of a Cluster.
+    pub fn key(&self) -> &str {
+        self.keys.first().map_or("", String::as_str)
+    }
+
     /// By digest: the usual form.
     pub fn by_digest(&self) -> Cmd {
         self.command("EVALSHA", &self.source.digest)

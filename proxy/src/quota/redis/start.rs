@@ -7,7 +7,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::RedisStore;
-use super::address::Address;
+use super::address::RedisAddress;
 use super::batches::Batches;
 use super::connection::Connection;
 use super::line::Voice;
@@ -42,8 +42,8 @@ impl Default for RedisOptions {
 impl RedisStore {
     /// A server that still loads its data is waited for, all within `start_timeout`.
     pub async fn connect(url: &str, options: RedisOptions) -> Result<Self, StoreError> {
-        let address =
-            Address::parse(url).map_err(|why| StoreError::Refused(format!("not a usable store address: {why}")))?;
+        let address = RedisAddress::parse(url)
+            .map_err(|why| StoreError::Refused(format!("not a usable store address: {why}")))?;
         let slow = RedisOptions { timeout: options.timeout * 10, ..options };
         let store = match Self::opened(&address, options, slow).await {
             Err(error) if options.start_without && error.is_passing() => {
@@ -60,7 +60,7 @@ impl RedisStore {
         Ok(store)
     }
 
-    async fn opened(address: &Address, options: RedisOptions, slow: RedisOptions) -> Result<Self, StoreError> {
+    async fn opened(address: &RedisAddress, options: RedisOptions, slow: RedisOptions) -> Result<Self, StoreError> {
         let (hot, durability) = Self::loaded(address, options).await?;
         let secret = secret(&hot, options.start_timeout).await?;
         let bulk = Connection::open(address.clone(), slow, Voice::Silent).await?;
@@ -79,7 +79,10 @@ impl RedisStore {
         Self { hot, batches, bulk, options, durability, secret, clock_offset, walk }
     }
 
-    async fn loaded(address: &Address, options: RedisOptions) -> Result<(Connection, Option<Durability>), StoreError> {
+    async fn loaded(
+        address: &RedisAddress,
+        options: RedisOptions,
+    ) -> Result<(Connection, Option<Durability>), StoreError> {
         let deadline = Instant::now() + options.start_timeout;
         loop {
             match Self::proven(address.clone(), options).await {
@@ -91,7 +94,10 @@ impl RedisStore {
         }
     }
 
-    async fn proven(address: Address, options: RedisOptions) -> Result<(Connection, Option<Durability>), StoreError> {
+    async fn proven(
+        address: RedisAddress,
+        options: RedisOptions,
+    ) -> Result<(Connection, Option<Durability>), StoreError> {
         let connection = Connection::open(address, options, Voice::Speaks).await?;
         let durability = probe::run(&connection, options).await?;
         Ok((connection, durability))

@@ -178,7 +178,7 @@ async fn a_store_that_is_away_lets_a_call_go_on_only_where_the_rule_is_open() {
         assert_eq!(extended.is_ok(), goes_on, "{policy:?}: {extended:?}");
         assert!(!matches!(extended, Err(Refused::Limit(_))), "{extended:?}");
         server.thaw();
-        eventually("recovery", async || quota.ready().is_ok() && quota.store().is_up()).await;
+        eventually("recovery", async || quota.ready().is_ok() && quota.store().health().is_ok()).await;
         reservation.settle(used(20, 80));
         assert_eq!(levels(&books(&quota).await), [100.0], "whatever was held, what was used is charged: {policy:?}");
     }
