@@ -8,8 +8,8 @@ use super::{
     read::{At, Fields},
 };
 use crate::quota::{
-    Ceilings, Level, Limit, MAX_AMOUNT, OnStoreFailure, Pattern, Price, Rule, Subject, Unit, Window, account::LimitId,
-    calendar::CalendarPeriod, chain, identity,
+    Ceilings, Level, Limit, MAX_AMOUNT, OnStoreFailure, Pattern, Price, Rule, Share, Subject, Unit, Window,
+    account::LimitId, calendar::CalendarPeriod, chain, identity,
 };
 
 /// A rule and where it stands, for the checks that follow.
@@ -228,7 +228,9 @@ pub(super) fn cross_check(at: At<'_>, rules: &[Placed], models: &[Model], keys: 
             );
         }
         for (index, model) in models.iter().enumerate().filter(|(_, model)| placed.covers(model)) {
-            never_fits(at, placed, index, model);
+            let of_tiers = subjects.iter().filter(|subject| placed.matches(subject)).filter_map(|s| s.tier.as_ref());
+            let kept = of_tiers.map(|tier| tier.kept).max().unwrap_or_default();
+            never_fits(at, placed, index, model, kept);
         }
     }
 }
@@ -280,13 +282,14 @@ fn dangling_models(at: At<'_>, placed: &Placed, models: &[Model]) {
     }
 }
 
-/// A request without a cap would be refused for ever.
-fn never_fits(at: At<'_>, placed: &Placed, index: usize, model: &Model) {
+/// A request without a cap would be refused for ever, of the lowest tier at least.
+fn never_fits(at: At<'_>, placed: &Placed, index: usize, model: &Model, kept: Share) {
     for limit in &placed.rule.limits {
         let most = match limit.window {
             Window::Bucket { burst, .. } => burst,
             _ => limit.amount,
         };
+        let most = most - kept.of(most as f64) as u64;
         let counts_output = matches!(limit.unit, Unit::Tokens | Unit::OutputTokens);
         if counts_output && model.default_max_tokens >= most {
             at.report.warning(

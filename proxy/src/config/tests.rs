@@ -380,6 +380,18 @@ fn a_default_cap_that_can_never_fit_is_a_warning() {
 }
 
 #[test]
+fn a_default_cap_that_never_fits_what_a_tier_may_use_is_a_warning() {
+    let warnings = |reserve: &str| {
+        let tiers = format!("tiers: [{{ name: a, reserve: {reserve} }}, {{ name: b }}]\n");
+        let rule = "{ level: org, match: acme, limits: [{ tokens: 2000, per: minute }] }";
+        let config = check(&format!("{tiers}{MODELS}{KEYS}quotas: [{rule}]"), "p.yaml", &env()).expect("valid");
+        config.warnings.iter().map(Problem::to_string).collect::<Vec<_>>()
+    };
+    assert_eq!(warnings("0.4"), Vec::<String>::new());
+    assert!(warnings("0.5")[0].contains("default_max_tokens 1024 of models[0] never fits tokens/minute of 1000"));
+}
+
+#[test]
 fn a_slice_below_one_unit_is_warned_about() {
     let warnings = |replicas: u64| {
         let rule = "{ level: org, match: acme, limits: [{ concurrency: 50 }], on_store_failure: { slice: 0.05 } }";
