@@ -8,6 +8,7 @@ mod conformance;
 mod exact;
 mod failover;
 mod killed_gateway;
+mod killed_queue;
 mod operator;
 mod relay;
 mod soak;
