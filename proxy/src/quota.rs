@@ -198,7 +198,8 @@ impl Quota {
             let answer = self.shared.ask(chain, &ask).await;
             answer.map(Waited::not).map_err(|error| (!error.is_unsent(), Stopped::Store(error)))
         } else {
-            self.shared.turn(chain, &ask, &patience).await
+            // Boxed, so that calls that never wait do not carry it.
+            Box::pin(self.shared.turn(chain, &ask, &patience)).await
         };
         match waited {
             Ok(Waited { answer, queued, served }) => match self.shared.judged(chain, &demand, &answer) {

@@ -41,8 +41,9 @@ local function mark_of(terms) return sub(terms.blob, terms.o + 5, terms.o + 12) 
 -- Start of the window that holds `now` per calendar, and in `most` what the caller may use of it; nil when one is not
 -- covered. Without windows there are no starts: overage then lands in the window that the account is in.
 local function read_starts(windows, calendars, now)
-  local starts = { most = {} }
+  local starts = {}
   if calendars == 0 or #windows ~= 40 * calendars then return starts end
+  starts.most = {}
   local w = { unpack_('<' .. rep('d', 5 * calendars), windows) }
   for c = 1, calendars do
     local o = 5 * c - 4

@@ -84,7 +84,7 @@ impl Lines {
         if state.calls >= most_calls || state.bytes.saturating_add(bytes) > most_bytes {
             return None;
         }
-        let tier = chain.tier.clone();
+        let tier = if chain.tier.is_empty() { "none" } else { &chain.tier }.to_owned();
         state.calls += 1;
         state.bytes += bytes;
         *state.tiers.entry(tier.clone()).or_default() += 1;

@@ -3,8 +3,9 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use proxy::quota::{Clock, Limit, Quota, Rule, Store, Unit};
+use proxy::quota::{Clock, Level, Limit, Quota, Rule, Store, Unit};
 
+use super::queue::queues;
 use super::redis_server::RedisServer;
 use super::rig::{demand, everywhere, options, patient, reserve, used};
 
@@ -51,6 +52,25 @@ async fn redis_cpu_per_pair() {
             "redis, {in_flight:>2} in flight: {cpu:5.1} us of server CPU per pair, {:.0} pairs/s",
             total as f64 / took.as_secs_f64()
         );
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "a measurement"]
+async fn redis_cpu_per_call_of_limits_that_queue() {
+    let server = RedisServer::start();
+    for (name, slots, in_flight) in [("nobody waits", 100_000, 8), ("4 wait", 4, 8), ("196 wait", 4, 200)] {
+        let rules = rules().into_iter().map(|rule| match rule.level {
+            Level::Org => {
+                queues(Rule { limits: vec![Limit::concurrency(slots)], ..rule }, Duration::from_secs(600), 1000)
+            }
+            _ => rule,
+        });
+        let quota = Quota::new(rules.collect(), patient(&server.url()).await, options());
+        let (total, before) = (8000, server.cpu());
+        let took = pairs(&quota, in_flight, total).await;
+        let cpu = (server.cpu() - before).as_secs_f64() * 1e6 / total as f64;
+        println!("{name}: {cpu:5.1} us of server CPU per call, {:.0} calls/s", total as f64 / took.as_secs_f64());
     }
 }
 
