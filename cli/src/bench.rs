@@ -4,6 +4,7 @@
 mod count;
 mod counterparts;
 mod engine;
+mod hold;
 mod ledger;
 
 use ::bench::{Report, gateway, quota};
@@ -31,6 +32,9 @@ enum Command {
     /// What counting a prompt of 1 MiB costs, for text of every kind (about half a minute)
     #[command(after_help = "Example: penstock bench count --tokenizer o200k_base")]
     Count(count::Count),
+    /// What calibrated holds let in of a trace, beside the worst case and lengths known beforehand (about a second)
+    #[command(after_help = "Example: penstock bench hold --trace calls.csv --max-tokens 4096")]
+    Hold(hold::Hold),
     /// Tokens per second of the engine at 1, 4 and 16 streams
     #[command(after_help = "Example: penstock bench engine --model smollm2")]
     Engine(engine::Engine),
@@ -85,6 +89,7 @@ pub fn run(args: Args) -> anyhow::Result<()> {
         Command::Gateway(args) => args.run(),
         Command::Quota(args) => args.run(),
         Command::Count(args) => args.run(),
+        Command::Hold(args) => args.run(),
         Command::Engine(args) => args.run(),
         Command::Mock(args) => args.run(),
         Command::RawProxy(args) => args.run(),

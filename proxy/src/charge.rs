@@ -17,7 +17,7 @@ use crate::{
     access_log::AccessLog,
     catalogue::{Model, Upstream},
     events::Events,
-    quota::{self, Bind, RateHeaders, Refused, Reservation},
+    quota::{self, Bind, Holding, RateHeaders, Refused, Reservation, lengths::Length, topup::TopUp},
     trace::Arrival,
 };
 
@@ -56,8 +56,31 @@ impl Written {
 struct Open {
     reservation: Reservation,
     entry: Option<Box<Entry>>,
+    terms: Terms,
     /// The limit that ended the stream.
     bound: Option<Binding>,
+}
+
+/// What a call may use beside what it holds.
+#[derive(Default)]
+pub struct Terms {
+    /// Output tokens, by its own cap.
+    pub worst: u64,
+    pub choices: u64,
+    /// Where holds of its like are learned, if they are.
+    pub length: Option<Length>,
+}
+
+impl Terms {
+    /// Of answers that came to their end, and of those that were stopped for their length: leaving them out would teach that
+    /// answers are short.
+    fn learn(&self, outcome: Outcome, metered: &Metered) {
+        if let Some(length) = &self.length
+            && matches!(outcome, Outcome::Finished | Outcome::Stopped)
+        {
+            length.learn(metered.usage().completion, self.choices);
+        }
+    }
 }
 
 /// Where ends are written down.
@@ -69,12 +92,13 @@ pub struct Books {
 impl Charge {
     pub fn new(
         reservation: Reservation,
+        terms: Terms,
         model: Arc<Model>,
         entry: Option<Box<Entry>>,
         arrival: Arrival,
         books: Books,
     ) -> Self {
-        let open = Some(Open { reservation, entry, bound: None });
+        let open = Some(Open { reservation, entry, terms, bound: None });
         let written = Written::default();
         Self { open, model, books, arrival, upstream: None, dispatched: None, written, first: None, last: None }
     }
@@ -135,9 +159,12 @@ impl Charge {
         self.open.as_ref().map_or(Duration::from_secs(60), |open| open.reservation.checkpoint_every())
     }
 
-    /// A stream that uses more than it holds may be ended.
-    pub fn stops(&self) -> bool {
-        self.open.as_ref().is_some_and(|open| open.reservation.stops())
+    /// How it gets more output than it holds. `None`: it goes on whatever it uses.
+    pub fn top_up(&self) -> Option<TopUp> {
+        let Open { reservation, terms, .. } = self.open.as_ref()?;
+        let holding = reservation.holding();
+        let held = reservation.demand().output;
+        (holding != Holding::default()).then(|| TopUp::new(held, terms.worst, holding))
     }
 
     /// Asks for more output than is held; nothing if the call has ended.
@@ -218,7 +245,7 @@ impl Charge {
     }
 
     fn end(&mut self, status: u16, outcome: Outcome, settle: quota::Outcome) {
-        let Some(Open { reservation, entry, bound }) = self.open.take() else { return };
+        let Some(Open { reservation, entry, terms, bound }) = self.open.take() else { return };
         let (demand, queued) = (reservation.demand(), reservation.queued());
         let shadow = reservation.shadowed().iter();
         let shadow = shadow.map(|by| Binding { level: by.level.as_str().to_owned(), limit: by.limit.clone() });
@@ -231,6 +258,7 @@ impl Charge {
         };
         if let Some(metered) = &metered {
             self.model.events.charged(&demand, metered);
+            terms.learn(outcome, metered);
         }
         let timing = self.timing(metered.map_or(0, |metered| metered.usage().completion));
         self.judge(outcome, &timing);

@@ -45,10 +45,12 @@ pub fn asked(entry: &mut Option<Box<Entry>>, call: &Call) {
     }
 }
 
-pub fn demanded(entry: &mut Option<Box<Entry>>, demand: &Demand) {
+/// `held` of `worst`.
+pub fn demanded(entry: &mut Option<Box<Entry>>, worst: &Demand, held: &Demand) {
     if let Some(entry) = entry {
-        let Demand { input, output, .. } = *demand;
-        entry.demand = Some(access::Demand { prompt: input, max_output: output, nano_usd: demand.nano_usd() });
+        let held_output = (held.output < worst.output).then_some(held.output);
+        let (prompt, max_output, nano_usd) = (worst.input, worst.output, held.nano_usd());
+        entry.demand = Some(access::Demand { prompt, max_output, held_output, nano_usd });
     }
 }
 

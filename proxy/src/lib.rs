@@ -47,7 +47,7 @@ pub use demand::{LoadError, load as prompt_counter};
 use events::Events;
 use generation::Generation;
 use in_flight::InFlight;
-use quota::{Quota, Readiness};
+use quota::{Quota, Readiness, lengths::Lengths};
 use upstreams::Upstreams;
 
 /// Why a gateway could not start from a valid configuration.
@@ -69,6 +69,7 @@ pub struct Proxy {
     intake: Intake,
     generation: RwLock<Arc<Generation>>,
     counting: Counting,
+    lengths: Lengths,
     quota: Arc<Quota>,
     upstreams: Upstreams,
     events: Arc<Events>,
@@ -90,6 +91,7 @@ impl Proxy {
             intake: Intake::new(&config.limits),
             generation: RwLock::new(Arc::new(generation)),
             counting: Counting::default(),
+            lengths: Lengths::default(),
             quota,
             upstreams: Upstreams::new(config.limits, salts, events.clone()),
             in_flight: InFlight::new(config.limits.in_flight, events.in_flight()),

@@ -13,12 +13,13 @@ use crate::{
     Proxy,
     body::Body,
     call::{Call, ReadError},
-    charge::Charge,
+    charge::{Charge, Terms},
     error::Error,
     generation::Caller,
     journal,
     paths::{self, Endpoint, Target},
     patience::{Leaving, patience},
+    quota::lengths::Calibrated,
     respond::{Errors, Failed, json, stamp_rate},
     server::framing::Ambiguous,
     tenants::Tenant,
@@ -88,15 +89,19 @@ impl Proxy {
         journal::asked(entry, &call);
         let name = generation.catalogue.find(&call.model).ok_or_else(|| Error::UnknownModel(call.model.clone()))?;
         let demand = self.counting.demand(&call, &name.model, tenant).await?;
-        journal::demanded(entry, &demand);
         let chain = tenant.chain(name.index, |who| self.quota.chain(who, &[&name.model.name, &call.model]));
+        let Calibrated { demand: held, length } =
+            self.lengths.hold(chain, &tenant.subject, &name.model.name, demand, call.choices);
+        journal::demanded(entry, &demand, &held);
+        self.quota.within_ceilings(chain, &demand).map_err(Error::Refused)?;
         let patience = patience(parts, &call)?;
         let leaving = Leaving::new(entry, &name.model, arrival(parts), self.books());
-        let reserved = self.quota.admit(chain, demand, patience).await; // dropped unsent: all back
+        let reserved = self.quota.admit(chain, held, patience).await; // dropped unsent: all back
         leaving.stayed();
         tenant.remember_rate(&reserved);
         let reservation = reserved.map_err(Error::Refused)?;
-        let charge = Charge::new(reservation, name.model.clone(), entry.take(), arrival(parts), self.books());
+        let terms = Terms { worst: demand.output, choices: call.choices, length };
+        let charge = Charge::new(reservation, terms, name.model.clone(), entry.take(), arrival(parts), self.books());
         Ok(self.upstreams.dispatch(&call, &parts.headers, tenant, charge).await?) // no retry after the first byte
     }
 

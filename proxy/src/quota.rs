@@ -23,6 +23,7 @@ mod journal;
 mod keeper;
 pub mod lease;
 pub mod ledger;
+pub mod lengths;
 pub mod memory;
 mod outage;
 pub mod rate;
@@ -39,6 +40,7 @@ pub mod slots;
 pub mod stats;
 pub mod store;
 pub mod tier;
+pub mod topup;
 pub mod trial;
 pub mod turns;
 mod waiting;
@@ -221,6 +223,11 @@ impl Quota {
                 Ok(pending.unstored(demand, ticket))
             }
         }
+    }
+
+    /// What one request may ask for, whatever is held for it.
+    pub fn within_ceilings(&self, chain: &Chain, worst: &Demand) -> Result<(), Refused> {
+        refusal::over_ceiling(chain, worst).map_or(Ok(()), |refusal| Err(self.shared.refused(refusal)))
     }
 
     /// Whether traffic should come here, or why not. A store that is down is no reason where every rule goes on without

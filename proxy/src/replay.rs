@@ -106,11 +106,12 @@ impl Replay {
     fn logged(&mut self, entry: &Entry) -> Option<Logged> {
         let demand = entry.demand?;
         let (_, price) = self.models.get(&entry.model)?;
+        let held_output = demand.held_output;
         let demand = Demand::new(demand.prompt, demand.max_output, *price);
         let was_refused = entry.decision.outcome == Ended::Refused;
         let outcome = outcome(entry, &demand)?;
         let lasts = Duration::try_from_secs_f64(entry.timing.e2e_ms / 1000.0).unwrap_or_default();
-        let call = Call { at_us: entry.ts_ms.saturating_mul(1000), demand, lasts, outcome };
+        let call = Call { at_us: entry.ts_ms.saturating_mul(1000), demand, held_output, lasts, outcome };
         Some(Logged { caller: self.caller(&entry.who, &entry.model), call, was_refused })
     }
 

@@ -91,7 +91,12 @@ pub enum Outcome {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Demand {
     pub prompt: u64,
+    /// All that the call may use.
     pub max_output: u64,
+    /// What was held of it, where that was less: `hold: calibrated`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub held_output: Option<u64>,
+    /// Of what was held.
     pub nano_usd: u64,
 }
 

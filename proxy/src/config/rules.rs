@@ -35,7 +35,6 @@ pub(super) fn rule(at: At<'_>) -> Option<Placed> {
     let limits = fields.required("limits", "[{ tokens: 100000, per: minute }]", |at| at.list(limit));
     let on_store_failure = fields.or("on_store_failure", failure::policy, OnStoreFailure::Closed);
     let on_limit = on_limit::on_limit(&mut fields);
-    settings(&mut fields);
     let holding = holding::holding(&mut fields);
     let shadow = fields.or("shadow", |at| at.boolean(), false);
     fields.finish();
@@ -75,19 +74,6 @@ fn pattern(at: At<'_>) -> Option<(Pattern, String)> {
     match Pattern::new(&text) {
         Ok(pattern) => Some((pattern, at.shown())),
         Err(error) => at.problem(format!("not a name or a glob: {}", error.kind()), "write a name, a glob, or \"*\""),
-    }
-}
-
-/// Fields with one behaviour so far: that value is accepted, any other is refused by name.
-fn settings(fields: &mut Fields<'_>) {
-    only(fields, "hold", "worst_case");
-    fields.not_built("hold_cap", "remove it: holds are worst case for now");
-}
-
-fn only(fields: &mut Fields<'_>, name: &'static str, built: &str) {
-    let given = fields.entry(name).map(|entry| &entry.node.value);
-    if given.is_some_and(|value| !matches!(value, super::tree::Value::Text { text, .. } if text == built)) {
-        fields.not_built(name, &format!("write {built}, or remove it"));
     }
 }
 

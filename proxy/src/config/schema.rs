@@ -182,8 +182,11 @@ struct Rule {
     /// The account keeps its use under this name when the rule moves.
     name: Option<String>,
     limits: Vec<Limit>,
-    /// `worst_case`.
-    hold: Option<String>,
+    /// How much of its output a call holds.
+    hold: Option<Hold>,
+    /// With `hold: calibrated`: how many times what it holds a call may use when the limits have nothing left (1 to 1000, 2
+    /// when absent). Beyond its limits it goes by (hold_cap - 1) times its held output and one event of the upstream at most.
+    hold_cap: Option<f64>,
     /// What becomes of a call that uses up its hold and goes on. A whole answer cannot be stopped: it is always charged.
     overrun: Option<Overrun>,
     /// `reject`, or wait in a queue of the account.
@@ -192,6 +195,18 @@ struct Rule {
     on_store_failure: Option<OnStoreFailure>,
     /// Count and never refuse; what it would have refused is in the metrics and the access log.
     shadow: Option<bool>,
+}
+
+/// `worst_case`: all that it may use, by its own cap or the model's default. `calibrated`: what 99 of 100 answers of this key's
+/// subject by this model have not exceeded, once 200 have ended, and the worst case until then; a stream asks for a quarter
+/// more of it before it is used up, and goes on up to `hold_cap` when that is refused. Of 100 answers about one exceeds its
+/// hold; a whole answer that does is charged. Holds where every rule says so that counts the output of a call.
+#[derive(JsonSchema)]
+#[schemars(rename_all = "snake_case")]
+#[expect(dead_code, reason = "only its shape is used, by the derive")]
+enum Hold {
+    WorstCase,
+    Calibrated,
 }
 
 /// `charge`: it goes on, and what it uses beyond is debt that the next calls wait out. `stop`: a stream goes on while more

@@ -7,7 +7,8 @@ use sha2::{Digest, Sha256};
 use wire::slo::Slo;
 
 use super::{
-    AccessLog, Config, Key, Lease, Limits, Model, OnExpiry, StoreUrl, TokenizerSource, Upstream, failure, on_limit,
+    AccessLog, Config, Key, Lease, Limits, Model, OnExpiry, StoreUrl, TokenizerSource, Upstream, failure, holding,
+    on_limit,
     read::{At, Fields},
     rules, tiers,
     units::{duration, size},
@@ -40,6 +41,7 @@ pub(super) fn file(at: At<'_>) -> Option<Config> {
     failure::cross_check(at, &quotas, replicas);
     on_limit::cross_check(at, &quotas);
     in_one_slot(at, &store, &quotas);
+    holding::cross_check(at, &quotas, &models, &keys);
     let quotas = quotas.into_iter().map(|placed| placed.rule).collect();
     Some(Config {
         listen,

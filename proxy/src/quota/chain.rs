@@ -6,10 +6,10 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use super::account::{Kind, LimitId, Terms};
 use super::codec;
-use super::holding::{Bind, Overrun};
+use super::holding::{Bind, Holding, Overrun};
 use super::identity::{account_key, beside, hash_tag, limit_id};
 use super::rate::RateHeaders;
-use super::rule::{Ceilings, Level, Limit, MAX_AMOUNT, OnStoreFailure, Rule, Subject, Unit, Wait, Window};
+use super::rule::{Ceilings, Level, Limit, MAX_AMOUNT, OnStoreFailure, Rule, Subject, Wait, Window};
 use super::tier::Share;
 
 mod calendars;
@@ -42,7 +42,7 @@ pub struct ChainLimit {
     pub label: String,
     pub model_bound: bool,
     pub on_failure: OnStoreFailure,
-    pub overrun: Overrun,
+    pub holding: Holding,
     /// How calls wait for it; they are refused otherwise.
     pub wait: Option<Wait>,
 }
@@ -61,15 +61,13 @@ impl ChainLimit {
         self.terms.rate = self.terms.rate.min(other.terms.rate);
         self.model_bound &= other.model_bound;
         self.on_failure = self.on_failure.stricter(other.on_failure);
-        if other.overrun == Overrun::Stop {
-            self.overrun = Overrun::Stop;
-        }
+        self.holding = self.holding.stricter(other.holding);
         self.wait = self.wait.zip(other.wait).map(|(ours, theirs)| ours.stricter(theirs));
     }
 
     /// Whether it may refuse an extension. A shadow limit is in the store's eyes without end.
     pub(super) fn binds(&self, bind: Bind) -> bool {
-        bind == Bind::All || self.overrun == Overrun::Stop
+        bind == Bind::All || self.holding.overrun == Overrun::Stop
     }
 }
 
@@ -148,8 +146,8 @@ impl Chain {
         chain.accounts = accounts.into_iter().map(account).collect();
         let entry = |(account, id, limit): (usize, LimitId, Limit)| {
             let (terms, label) = (terms(id, &limit, false), limit.label());
-            let (on_failure, overrun) = (OnStoreFailure::default(), Overrun::default());
-            ChainLimit { account, terms, limit, label, model_bound: false, on_failure, overrun, wait: None }
+            let (on_failure, holding) = (OnStoreFailure::default(), Holding::default());
+            ChainLimit { account, terms, limit, label, model_bound: false, on_failure, holding, wait: None }
         };
         chain.limits = limits.into_iter().map(entry).collect();
         chain
@@ -196,9 +194,9 @@ impl Chain {
             let twin = self.limits.iter_mut().find(|known| same(known, terms.id));
             let label = limit.label();
             let (model_bound, on_failure) = (rule.is_model_bound(), rule.without_store());
-            let (limit, overrun) = (limit.clone(), rule.holding.overrun);
+            let (limit, holding) = (limit.clone(), rule.holding);
             let wait = if rule.shadow { None } else { rule.on_limit.wait() };
-            let entry = ChainLimit { account, terms, limit, label, model_bound, on_failure, overrun, wait };
+            let entry = ChainLimit { account, terms, limit, label, model_bound, on_failure, holding, wait };
             match twin {
                 Some(known) => known.tighten(&entry),
                 None => self.limits.push(entry),
@@ -227,10 +225,10 @@ impl Chain {
         &self.limits
     }
 
-    /// A stream that uses more than it holds may be ended.
-    pub fn stops(&self) -> bool {
-        let counts = |entry: &ChainLimit| matches!(entry.terms.unit, Unit::Tokens | Unit::OutputTokens | Unit::NanoUsd);
-        self.limits.iter().any(|entry| entry.overrun == Overrun::Stop && !entry.terms.shadow && counts(entry))
+    /// What its rules say together about a call that runs: those whose limits count its output.
+    pub fn holding(&self) -> Holding {
+        let counting = self.limits.iter().filter(|entry| !entry.terms.shadow && entry.terms.unit.counts_output());
+        counting.map(|entry| entry.holding).reduce(Holding::stricter).unwrap_or_default()
     }
 
     /// Per limit 1 if it may refuse an extension, as the script reads it.

@@ -118,6 +118,10 @@ enum Wait {
 
 /// Before the store is asked: ceilings, and needs that no balance can ever meet.
 pub(super) fn before_store(chain: &Chain, demand: &Demand) -> Option<Refusal> {
+    over_ceiling(chain, demand).or_else(|| never(chain, demand))
+}
+
+pub(super) fn over_ceiling(chain: &Chain, demand: &Demand) -> Option<Refusal> {
     for ceiling in chain.ceilings.iter().filter(|ceiling| !ceiling.shadow) {
         let over = |limit: Option<u64>, asked: u64| limit.filter(|limit| asked > *limit).map(|limit| (limit, asked));
         let tokens = over(ceiling.ceilings.tokens, demand.tokens()).map(|(limit, asked)| (Unit::Tokens, limit, asked));
@@ -141,6 +145,10 @@ pub(super) fn before_store(chain: &Chain, demand: &Demand) -> Option<Refusal> {
             });
         }
     }
+    None
+}
+
+fn never(chain: &Chain, demand: &Demand) -> Option<Refusal> {
     // Asked in whole numbers: a demand beyond what a double counts exactly is still too large for every limit.
     let mut limits = chain.limits.iter().filter(|entry| !entry.terms.shadow);
     let entry = limits.find(|entry| demand.of(entry.terms.unit) as f64 > entry.terms.most())?;

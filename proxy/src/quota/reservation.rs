@@ -8,6 +8,7 @@ use wire::{Metered, Usage};
 
 use super::account::Amounts;
 use super::chain::Chain;
+use super::holding::Holding;
 use super::keeper::Live;
 use super::lease::LeaseId;
 use super::outage::Ticket;
@@ -72,9 +73,9 @@ impl Reservation {
         &self.admitted.rate
     }
 
-    /// A stream of this call that uses more than it holds may be ended.
-    pub fn stops(&self) -> bool {
-        self.live.chain().stops()
+    /// What becomes of a stream of this call that uses more than it holds.
+    pub fn holding(&self) -> Holding {
+        self.live.chain().holding()
     }
 
     /// How long it waited for its turn.

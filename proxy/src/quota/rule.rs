@@ -86,6 +86,11 @@ pub enum Unit {
 }
 
 impl Unit {
+    /// A longer answer takes more of it.
+    pub fn counts_output(self) -> bool {
+        matches!(self, Self::Tokens | Self::OutputTokens | Self::NanoUsd)
+    }
+
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Requests => "requests",

@@ -17,12 +17,16 @@ use super::rule::{Demand, Rule, Subject};
 use super::shadow::{self, Shadowed};
 use super::store::{Ask, Status};
 
+pub mod hold;
+
 /// One call. It is asked for at `at_us` and, if it is admitted, ends `lasts` later as `outcome` says.
 #[derive(Clone, Copy, Debug)]
 pub struct Call {
     /// Microseconds since the Unix epoch.
     pub at_us: u64,
     pub demand: Demand,
+    /// Of its output, what a calibrated rule held; the worst case where nobody knows.
+    pub held_output: Option<u64>,
     pub lasts: Duration,
     pub outcome: Outcome,
 }
@@ -60,14 +64,17 @@ impl Trial {
     pub fn call(&mut self, subject: &Subject, models: &[&str], call: &Call) -> Verdict {
         self.settle_until(call.at_us);
         let chain = self.chain(subject, models);
-        if let Some(refusal) = refusal::before_store(&chain, &call.demand) {
+        let held = call.held_output.filter(|_| chain.holding().calibrated.is_some());
+        let demand = Demand { output: held.unwrap_or(call.demand.output), ..call.demand };
+        let refusal = refusal::over_ceiling(&chain, &call.demand);
+        if let Some(refusal) = refusal.or_else(|| refusal::before_store(&chain, &demand)) {
             return Verdict::Refused(Box::new(refusal));
         }
         if chain.is_free() {
             return Verdict::Admitted { shadowed: shadow::of(&chain, &call.demand, &[]) };
         }
         self.calls += 1;
-        let (id, need, now) = (LeaseId(self.calls), Amounts::of_demand(&call.demand), call.at_us as f64);
+        let (id, need, now) = (LeaseId(self.calls), Amounts::of_demand(&demand), call.at_us as f64);
         let answer = self.ledger.reserve(&chain, &Ask { id, need, hold: Duration::MAX }, now);
         if answer.status == Status::Full
             && let Some(refusal) = refusal::judge(&chain, &need, &answer.levels, now, RateHeaders::default())

@@ -1,10 +1,7 @@
-//! Keeps a stream within what is held for it. One that goes on beyond asks for more; the bytes wait only for an answer
-//! that is not there when the hold is used up, and the stream is ended when a budget has nothing left.
+//! Keeps a stream within what is held for it. One that goes on beyond asks for more (`quota/topup.rs` says when); the
+//! bytes wait only for an answer that is not there when the hold is used up, and the stream is ended when nothing is left.
 
-use std::{
-    cmp::Ordering,
-    task::{Context, Poll},
-};
+use std::task::{Context, Poll};
 
 use futures_util::{FutureExt, future::BoxFuture};
 use tokenizer::Tokenizer;
@@ -12,20 +9,14 @@ use tokenizer::Tokenizer;
 use super::meter::Meter;
 use crate::{
     charge::Charge,
-    quota::{Bind, Refused},
+    quota::{
+        Refused,
+        topup::{More, TopUp},
+    },
 };
 
-/// Of the first hold: what is asked for at a time.
-const PART: u64 = 4;
-/// Fewer tokens are not worth a round trip.
-const LEAST: u64 = 16;
-/// What is refused is asked for again in this part of it, down to what has been used already.
-const SHRINK: u64 = 4;
-
 pub(super) struct Gate {
-    held: u64,
-    /// Asked for at a time. It only shrinks: near the end of a budget large parts are refused.
-    step: u64,
+    top: TopUp,
     /// Output tokens at the last count, and what was written by then.
     used: u64,
     counted_at: u64,
@@ -34,23 +25,20 @@ pub(super) struct Gate {
 }
 
 struct Asking {
-    more: u64,
+    more: More,
     answer: BoxFuture<'static, Result<(), Refused>>,
 }
 
 impl Gate {
     /// `None`: nothing can end this stream.
     pub fn of(charge: &Charge) -> Option<Self> {
-        charge.stops().then(|| {
-            let held = charge.held();
-            let step = (held / PART).max(LEAST);
-            Self { held, step, used: 0, counted_at: 0, finished: false, asking: None }
-        })
+        let top = charge.top_up()?;
+        Some(Self { top, used: 0, counted_at: 0, finished: false, asking: None })
     }
 
     /// More was used than is held, and the answer is not at its end.
     pub fn is_over(&self) -> bool {
-        self.used > self.held && !self.finished
+        self.top.is_over(self.used) && !self.finished
     }
 
     /// After each event. Counting costs time, so it is done when what was written since may have used up the hold: that
@@ -58,7 +46,7 @@ impl Gate {
     pub fn look(&mut self, meter: &mut Meter, tokenizer: &Tokenizer) {
         let written = meter.written(tokenizer);
         let most = self.used + (written - self.counted_at);
-        if most.max(meter.reported()) > self.held {
+        if most.max(meter.reported()) > self.top.line() {
             (self.used, self.counted_at) = (meter.counted(tokenizer), written);
             self.finished = meter.is_finished();
         }
@@ -66,33 +54,39 @@ impl Gate {
 
     /// Ready when bytes may pass, with an error when none may any more.
     pub fn poll(&mut self, cx: &mut Context<'_>, charge: &mut Charge) -> Poll<Result<(), Refused>> {
-        while self.is_over() {
-            let Some(asking) = self.asking.as_mut() else {
-                // Without a call there is nothing to keep.
-                self.finished = !self.ask(self.step, charge);
-                continue;
+        while !self.finished {
+            let Some(asking) = &mut self.asking else {
+                if self.ask(charge) {
+                    continue;
+                }
+                break;
             };
-            let Poll::Ready(answer) = asking.answer.poll_unpin(cx) else { return Poll::Pending };
+            let Poll::Ready(answer) = asking.answer.poll_unpin(cx) else {
+                return if self.is_over() { Poll::Pending } else { Poll::Ready(Ok(())) };
+            };
             let more = asking.more;
             self.asking = None;
-            let Err(refused) = answer else {
-                self.held += more;
-                continue;
-            };
-            // Everything that is left may be less than a step.
-            let least = self.used - self.held;
-            match (&refused, more.cmp(&least)) {
-                (Refused::Limit(_), Ordering::Greater) => self.step = (more / SHRINK).max(1),
-                _ => return Poll::Ready(Err(refused)),
+            match answer {
+                Ok(()) => self.top.granted(more),
+                Err(refused) => {
+                    let for_good = !matches!(refused, Refused::Limit(_));
+                    if !self.top.refused(more, self.used, for_good) {
+                        return Poll::Ready(Err(refused));
+                    }
+                }
             }
         }
         Poll::Ready(Ok(()))
     }
 
-    /// At least what has been used already. False if the call has ended.
-    fn ask(&mut self, more: u64, charge: &mut Charge) -> bool {
-        let more = more.max(self.used.saturating_sub(self.held));
-        self.asking = charge.extend(more, Bind::Stops).map(|answer| Asking { more, answer });
-        self.asking.is_some()
+    /// False if there is nothing to ask for.
+    fn ask(&mut self, charge: &mut Charge) -> bool {
+        let Some(more) = self.top.wants(self.used) else { return false };
+        match charge.extend(more.output, more.bind) {
+            Some(answer) => self.asking = Some(Asking { more, answer }),
+            // Without a call there is nothing to keep.
+            None => self.finished = true,
+        }
+        true
     }
 }

@@ -26,7 +26,7 @@ fn line(ms: u64, user: &str, outcome: Ended, used: Option<u64>) -> Entry {
         stream: false,
         status: 200,
         decision: Decision::new(outcome),
-        demand: Some(access::Demand { prompt: 10, max_output: 90, nano_usd: 0 }),
+        demand: Some(access::Demand { prompt: 10, max_output: 90, held_output: None, nano_usd: 0 }),
         usage: used.map(|used| Usage { prompt: 10, completion: used - 10, cached: 0 }),
         estimated: false,
         timing: Timing { e2e_ms: 1000.0, ..Timing::default() },

@@ -4,6 +4,7 @@ pub mod rig;
 pub mod upstream;
 
 mod answers;
+mod calibrated;
 mod compatibility;
 mod demand;
 mod leases;

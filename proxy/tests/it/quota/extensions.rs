@@ -34,7 +34,7 @@ fn more(id: LeaseId, output: u64, bind: Bind) -> Extension {
 }
 
 fn stop(rule: Rule) -> Rule {
-    Rule { holding: Holding { overrun: Overrun::Stop }, ..rule }
+    Rule { holding: Holding { overrun: Overrun::Stop, ..Holding::default() }, ..rule }
 }
 
 async fn an_extension_takes_the_difference_at_all_levels_or_nothing_at_any(rig: &Rig) {

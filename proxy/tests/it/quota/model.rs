@@ -104,7 +104,7 @@ fn rules() -> Vec<Rule> {
     };
     let only = |model: &str, rule: Rule| Rule { models: vec![Pattern::new(model).unwrap()], ..rule };
     let shadow = |rule: Rule| Rule { shadow: true, ..rule };
-    let stop = |rule: Rule| Rule { holding: Holding { overrun: Overrun::Stop }, ..rule };
+    let stop = |rule: Rule| Rule { holding: Holding { overrun: Overrun::Stop, ..Holding::default() }, ..rule };
     vec![
         rule(Level::User, vec![bucket(Unit::Tokens, 700, 300, 170), Limit::concurrency(4)]),
         only("a", rule(Level::User, vec![bucket(Unit::Requests, 7, 90, 5)])),
