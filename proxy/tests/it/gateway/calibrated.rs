@@ -127,15 +127,15 @@ async fn a_whole_answer_beyond_its_hold_is_charged(kind: Kind) {
 
 async fn answers_that_were_stopped_teach_that_they_are_long(kind: Kind) {
     let upstream = upstream().await;
-    let rig = taught(kind, &upstream, &left(2), "").await;
+    let rig = taught(kind, &upstream, &left(10), "").await;
     for _ in 0..2 {
         // Room for what is held, and for no more.
         let room = rig.balance().await.0 + PROMPT + HELD;
-        rig.edit(&left(2), &format!("{{ tokens: {room}, per: lifetime }}")).expect("it can be loaded");
+        rig.edit(&left(10), &format!("{{ tokens: {room}, per: lifetime }}")).expect("it can be loaded");
         let stopped = rig.chat(&chat(&format!("{STREAM},\"seed\":200"))).await;
         assert!(stopped.text().contains("\"finish_reason\":\"length\""), "{}", stopped.text());
     }
-    rig.edit(&left(2), &left(100_000)).expect("it can be loaded");
+    rig.edit(&left(10), &left(100_000)).expect("it can be loaded");
     rig.chat(&chat(",\"max_tokens\":1000")).await;
     let held = rig.lines(203).await[202].demand.and_then(|demand| demand.held_output).expect("calibrated");
     // Of 200 answers one may exceed the hold, and of the newest, which weigh more, not even two.
