@@ -72,7 +72,8 @@ pub(super) fn cross_check(at: At<'_>, rules: &[Placed], models: &[Model], keys: 
         return;
     }
     let all: Vec<Rule> = rules.iter().map(|placed| placed.rule.clone()).collect();
-    for (key, model) in keys.iter().flat_map(|key| models.iter().map(move |model| (key, model))) {
+    let pairs = keys.iter().flat_map(|key| models.iter().enumerate().map(move |(index, model)| (key, index, model)));
+    for (key, index, model) in pairs {
         let chain = Chain::resolve(&all, &key.subject(), &[&model.name]);
         let counting = || chain.limits().iter().filter(|entry| !entry.terms.shadow && entry.limit.unit.counts_output());
         let (mut some, mut others) = (counting(), counting().filter(|entry| entry.holding.calibrated.is_none()));
@@ -85,8 +86,7 @@ pub(super) fn cross_check(at: At<'_>, rules: &[Placed], models: &[Model], keys: 
             placed.place,
             &format!("{}.hold", placed.path),
             format!(
-                "some calls of model {} hold the worst case: so says the rule of their {level} with {label}",
-                model.name
+                "some calls of models[{index}] hold the worst case: so says the rule of their {level} with {label}"
             ),
             "write hold: calibrated in every rule that counts output and meets these calls",
         );

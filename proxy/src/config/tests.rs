@@ -390,6 +390,29 @@ fn more_limits_than_an_account_can_hold_are_a_mistake() {
 }
 
 #[test]
+fn a_rule_that_keeps_another_from_calibrated_holds_is_a_warning() {
+    let warnings = |other: &str| {
+        let calibrated = "{ level: user, match: ana, limits: [{ tokens: 9000, per: minute }], hold: calibrated }";
+        let text = format!("{MODELS}{KEYS}quotas: [{calibrated}, {{ level: org, match: acme, {other} }}]");
+        let config = check(&text, "p.yaml", &HashMap::new()).expect("valid");
+        config.warnings.iter().map(Problem::to_string).collect::<Vec<_>>()
+    };
+    for other in [
+        "limits: [{ requests: 9, per: minute }]",
+        "limits: [{ usd: 9, per: day }], hold: calibrated",
+        "limits: [{ usd: 9, per: day }], shadow: true",
+        "models: [other*], limits: [{ usd: 9, per: day }]",
+    ] {
+        assert_eq!(warnings(other), Vec::<String>::new(), "{other}");
+    }
+    let found = warnings("limits: [{ usd: 9, per: day }]");
+    assert!(
+        found.len() == 1 && found[0].contains("quotas[0].hold: some calls of models[0] hold the worst case: so says the rule of their org with usd/day"),
+        "{found:#?}"
+    );
+}
+
+#[test]
 fn a_default_cap_that_can_never_fit_is_a_warning() {
     let text =
         format!("{MODELS}{KEYS}quotas: [{{ level: org, match: acme, limits: [{{ tokens: 1000, per: minute }}] }}]");
