@@ -2,7 +2,7 @@
 //! the call ends, exactly one of the methods that take `self`, or the drop, settles it.
 
 use std::{
-    sync::{Arc, OnceLock},
+    sync::Arc,
     time::{Duration, Instant},
 };
 
@@ -20,6 +20,10 @@ use crate::{
     quota::{self, Bind, Holding, RateHeaders, Refused, Reservation, lengths::Length, topup::TopUp},
     trace::Arrival,
 };
+
+mod terms;
+
+pub use self::terms::{Terms, Written};
 
 /// Status of a call whose client left before an answer: never sent, only logged and counted.
 pub const CLIENT_CLOSED: u16 = 499;
@@ -39,48 +43,12 @@ pub struct Charge {
     last: Option<Instant>,
 }
 
-/// When the request of one attempt began to leave for its upstream, if it did: what was never asked costs nothing.
-#[derive(Clone, Debug, Default)]
-pub struct Written(Arc<OnceLock<Instant>>);
-
-impl Written {
-    pub fn now(&self) {
-        self.0.get_or_init(Instant::now);
-    }
-
-    fn at(&self) -> Option<Instant> {
-        self.0.get().copied()
-    }
-}
-
 struct Open {
     reservation: Reservation,
     entry: Option<Box<Entry>>,
     terms: Terms,
     /// The limit that ended the stream.
     bound: Option<Binding>,
-}
-
-/// What a call may use beside what it holds.
-#[derive(Default)]
-pub struct Terms {
-    /// Output tokens, by its own cap.
-    pub worst: u64,
-    pub choices: u64,
-    /// Where holds of its like are learned, if they are.
-    pub length: Option<Length>,
-}
-
-impl Terms {
-    /// Of answers that came to their end, and of those that were stopped for their length: leaving them out would teach that
-    /// answers are short.
-    fn learn(&self, outcome: Outcome, metered: &Metered) {
-        if let Some(length) = &self.length
-            && matches!(outcome, Outcome::Finished | Outcome::Stopped)
-        {
-            length.learn(metered.usage().completion, self.choices);
-        }
-    }
 }
 
 /// Where ends are written down.
