@@ -17,7 +17,7 @@ use crate::{
     access_log::AccessLog,
     catalogue::{Model, Upstream},
     events::Events,
-    quota::{self, Bind, Holding, RateHeaders, Refused, Reservation, lengths::Length, topup::TopUp},
+    quota::{self, Bind, Holding, RateHeaders, Refused, Reservation, topup::TopUp},
     trace::Arrival,
 };
 

@@ -19,8 +19,9 @@ Examples:
   penstock quota replay --log a.jsonl --log b.jsonl --config new.yaml --json
 
 Accounts begin empty at the first call. A call that the log shows refused and the new quotas admit is charged all that
-it asked for. One that would have waited for its turn (on_limit: queue) counts as refused. Keys are not looked at:
-whoever is in the log may call.";
+it asked for. One that would have waited for its turn (on_limit: queue) counts as refused. Under hold: calibrated a call
+holds what the log says that it held, the worst case where it says nothing. Keys are not looked at: whoever is in the
+log may call.";
 
 #[derive(Debug, ClapArgs)]
 pub struct Args {

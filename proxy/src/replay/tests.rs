@@ -134,3 +134,23 @@ fn shadow_rules_are_told_apart() {
         ]
     );
 }
+
+#[test]
+fn under_a_calibrated_rule_calls_hold_what_the_log_says_and_else_the_worst_case() {
+    let held = |ms, held_output| {
+        let demand = line(ms, "ana", Ended::Finished, None).demand.map(|d| access::Demand { held_output, ..d });
+        Entry { demand, ..line(ms, "ana", Ended::Finished, Some(20)) }
+    };
+    // Three at a time: 10 of prompt and what is held of 90.
+    let lines = |held_output| [0, 100, 200].map(|ms| held(ms, held_output));
+    for (rest, held_output, refused) in [
+        (", hold: calibrated", Some(15), 0),
+        (", hold: calibrated", None, 2),
+        ("", Some(15), 2),
+        (", { max_request: { tokens: 99 } }], hold: calibrated", Some(15), 3),
+    ] {
+        let end = if rest.contains(']') { rest.to_owned() } else { format!("]{rest}") };
+        let quotas = format!("{{ level: org, match: acme, limits: [{{ tokens: 150, per: lifetime }}{end} }}");
+        assert_eq!(replay(&quotas, &lines(held_output)).refused, refused, "{rest} {held_output:?}");
+    }
+}
