@@ -51,8 +51,14 @@ fn bad_yaml_is_refused_with_place_field_and_cure() {
         (limit("tokens: 1e300, per: hour"), vec![".yaml:1:", "tokens"]),
         ("tiers: [ { name: a }, { name: b, reserve: 0.1 } ]\n".into(), vec![".yaml:1:8:", "tiers", "reserve"]),
         (rule("shadow: maybe"), vec![".yaml:1:", "shadow", "true"]),
-        (rule("hold: calibrated"), vec![".yaml:1:", "hold", "not built yet"]),
-        ("store: redis+cluster://h:1\n".into(), vec![".yaml:1:8:", "store", "Cluster", "not built yet"]),
+        (rule("hold_cap: 3"), vec![".yaml:1:", "hold_cap", "write hold: calibrated"]),
+        (rule("hold: calibrated"), vec![".yaml:1:", "hold", "add a limit of tokens"]),
+        (limit("enqueued_tokens: 5, per: day"), vec![".yaml:1:", "enqueued_tokens", "not built yet"]),
+        (
+            "store: redis+cluster://h:1\nquotas: [ { level: global, limits: [ { requests: 1, per: hour } ] } ]\n"
+                .into(),
+            vec![".yaml:2:", "quotas[0].level", "a global limit on a Cluster is not built yet"],
+        ),
     ];
     refused(None, &[":1:1:"]);
     for (yaml, words) in &table {
