@@ -1,6 +1,7 @@
 //! The YAML file of the gateway, checked and turned into values that the rest of the crate uses as they are.
 //! Reading the file, the environment and the command line is the caller's part.
 
+mod doubts;
 mod failure;
 mod holding;
 mod on_limit;

@@ -247,7 +247,9 @@ impl Quota {
         let shared = &self.shared;
         let figures = shared.outage.figures(shared.store.health().is_err());
         let (queue_depth, queue_wait) = shared.lines.figures();
-        Snapshot { queue_depth, queue_wait, ..shared.stats.snapshot(figures) }
+        let mut snapshot = Snapshot { queue_depth, queue_wait, ..shared.stats.snapshot(figures) };
+        self.rules.begin_at_zero(&mut snapshot.refusals, &mut snapshot.shadow_refusals);
+        snapshot
     }
 
     /// Waits until every reservation has resolved and every settlement and debt is with the store, or until the deadline.

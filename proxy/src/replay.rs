@@ -31,6 +31,7 @@ pub struct Replay {
     known: HashMap<(usize, String), usize>,
     calls: Vec<Logged>,
     skipped: u64,
+    unknown_models: BTreeMap<String, u64>,
 }
 
 struct Logged {
@@ -51,6 +52,8 @@ pub struct Report {
     /// Lines of calls that no quota was asked about: invalid, of a model that the configuration lacks, or turned away
     /// for want of a store or of room.
     pub skipped: u64,
+    /// Of the skipped: calls of models that the configuration lacks, by the name asked for.
+    pub unknown_models: BTreeMap<String, u64>,
     /// Arrival of the first and the last call, milliseconds since the Unix epoch.
     pub first_ms: Option<u64>,
     pub last_ms: Option<u64>,
@@ -92,6 +95,7 @@ impl Replay {
             known: HashMap::new(),
             calls: Vec::new(),
             skipped: 0,
+            unknown_models: BTreeMap::new(),
         }
     }
 
@@ -105,7 +109,10 @@ impl Replay {
 
     fn logged(&mut self, entry: &Entry) -> Option<Logged> {
         let demand = entry.demand?;
-        let (_, price) = self.models.get(&entry.model)?;
+        let Some((_, price)) = self.models.get(&entry.model) else {
+            *self.unknown_models.entry(entry.model.clone()).or_default() += 1;
+            return None;
+        };
         let held_output = demand.held_output;
         let demand = Demand::new(demand.prompt, demand.max_output, *price);
         let was_refused = entry.decision.outcome == Ended::Refused;
@@ -133,6 +140,7 @@ impl Replay {
         let mut report = Report {
             calls: self.calls.len() as u64,
             skipped: self.skipped,
+            unknown_models: self.unknown_models,
             first_ms: ms(self.calls.first()),
             last_ms: ms(self.calls.last()),
             ..Report::default()

@@ -53,6 +53,9 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         output::note(&format!("{unreadable} lines are not of an access log and were left out"));
     }
     output::line(&summary(&report))?;
+    for (model, calls) in &report.unknown_models {
+        output::note(&format!("{calls} calls of {model:?} were left out: the configuration has no model of that name"));
+    }
     table("refused", &report.refusals)?;
     table("would be refused, were it not in shadow", &report.shadow_refusals)
 }

@@ -202,10 +202,13 @@ impl<'a> Fields<'a> {
     pub fn finish(self) {
         #[cfg(test)]
         self.at.report.known.borrow_mut().push((self.at.path.to_owned(), self.known.clone()));
-        for entry in self.entries.iter().filter(|entry| !self.known.contains(&entry.key.as_str())) {
-            let cure = match nearest(&entry.key, &self.known) {
+        let mut known = self.known;
+        let mut seen = HashSet::new();
+        known.retain(|name| seen.insert(*name));
+        for entry in self.entries.iter().filter(|entry| !seen.contains(entry.key.as_str())) {
+            let cure = match nearest(&entry.key, &known) {
                 Some(name) => format!("did you mean `{name}`?"),
-                None => format!("known here: {}", self.known.join(", ")),
+                None => format!("known here: {}", known.join(", ")),
             };
             self.at.report.problem(entry.place, &join(self.at.path, &entry.key), "unknown key", cure);
         }

@@ -18,7 +18,7 @@ pub(super) struct Placed {
     pub(super) place: Place,
     pub(super) path: String,
     /// What `match` and `models` say, as messages show it.
-    matcher: String,
+    pub(super) matcher: String,
     models: Vec<String>,
 }
 
@@ -203,16 +203,6 @@ pub(super) fn cross_check(at: At<'_>, rules: &[Placed], models: &[Model], keys: 
     too_many(at, rules, &subjects);
     for placed in rules {
         dangling_models(at, placed, models);
-        let applies = subjects.iter().any(|subject| placed.matches(subject));
-        if placed.rule.level != Level::Global && !is_glob(placed.rule.matcher.as_str()) && !applies {
-            let level = placed.rule.level.as_str();
-            at.report.problem(
-                placed.place,
-                &format!("{}.match", placed.path),
-                format!("no key has the {level} {}", placed.matcher),
-                format!("write the {level} of a key, or a glob"),
-            );
-        }
         for (index, model) in models.iter().enumerate().filter(|(_, model)| placed.covers(model)) {
             let of_tiers = subjects.iter().filter(|subject| placed.matches(subject)).filter_map(|s| s.tier.as_ref());
             let kept = of_tiers.map(|tier| tier.kept).max().unwrap_or_default();
@@ -251,7 +241,7 @@ fn too_many(at: At<'_>, rules: &[Placed], subjects: &[Subject]) {
     }
 }
 
-fn is_glob(text: &str) -> bool {
+pub(super) fn is_glob(text: &str) -> bool {
     text.contains(['*', '?', '[', '{'])
 }
 
@@ -293,7 +283,7 @@ fn never_fits(at: At<'_>, placed: &Placed, index: usize, model: &Model, kept: Sh
 }
 
 impl Placed {
-    fn matches(&self, subject: &Subject) -> bool {
+    pub(super) fn matches(&self, subject: &Subject) -> bool {
         let rule = &self.rule;
         let last = match rule.level {
             Level::User => subject.user.as_deref(),
@@ -308,7 +298,7 @@ impl Placed {
         }
     }
 
-    fn covers(&self, model: &Model) -> bool {
+    pub(super) fn covers(&self, model: &Model) -> bool {
         let mut names = std::iter::once(&model.name).chain(&model.aliases);
         self.rule.models.is_empty() || names.any(|name| self.rule.models.iter().any(|pattern| pattern.matches(name)))
     }

@@ -7,8 +7,8 @@ use sha2::{Digest, Sha256};
 use wire::slo::Slo;
 
 use super::{
-    AccessLog, Config, Key, Lease, Limits, Model, OnExpiry, StoreUrl, TokenizerSource, Upstream, failure, holding,
-    on_limit,
+    AccessLog, Config, Key, Lease, Limits, Model, OnExpiry, StoreUrl, TokenizerSource, Upstream, doubts, failure,
+    holding, on_limit,
     read::{At, Fields},
     rules, tiers,
     units::{duration, size},
@@ -39,6 +39,10 @@ pub(super) fn file(at: At<'_>) -> Option<Config> {
     let (models, keys) = (models?, keys?);
     rules::cross_check(at, &quotas, &models, &keys);
     failure::cross_check(at, &quotas, replicas);
+    doubts::cross_check(at, &quotas, &models, &keys);
+    if listen == admin && listen.port() != 0 {
+        at.report.problem(at.node.place, "admin", "the address is also that of listen", "write another port");
+    }
     on_limit::cross_check(at, &quotas);
     in_one_slot(at, &store, &quotas);
     holding::cross_check(at, &quotas, &models, &keys);

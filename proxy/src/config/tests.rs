@@ -133,6 +133,7 @@ fn each_mistake_names_place_field_and_cure() {
     for (added, expect) in [
         ("lisen: 1", "p.yaml:3:1: lisen: unknown key; did you mean `listen`?"),
         ("store: memory\nstore: memory", "p.yaml:4:1: store: the key is given twice"),
+        ("listen: 127.0.0.1:80\nadmin: 127.0.0.1:80", "admin: the address is also that of listen; write another port"),
         ("listen: 8080", "p.yaml:3:9: listen: 8080 is not an address; write an IP address and a port"),
         ("limits: { body: 64mib }", "p.yaml:3:17: limits.body: expected a size"),
         ("limits: { body_budget: 1MiB }", "limits.body_budget: the budget of all bodies is smaller than one may be"),
@@ -191,7 +192,6 @@ fn each_mistake_in_a_rule_is_named() {
         ("{ level: team, match: acme, limits: [] }", "quotas[0].level: unknown value \"team\""),
         ("{ level: global, match: acme, limits: [] }", "quotas[0].match: level: global takes no match"),
         ("{ level: org, limits: [] }", "quotas[0].match: the field is missing"),
-        ("{ level: org, match: acm, limits: [] }", "quotas[0].match: no key has the org \"acm\""),
         (
             "{ level: org, match: acme, models: [gone], limits: [] }",
             "quotas[0].models: no model or alias is named \"gone\"",
@@ -299,6 +299,10 @@ fn each_mistake_in_a_model_or_key_is_named() {
         (
             "keys: []\nmodels: [{ name: m, upstreams: [{ name: a, url: h }] }]",
             "upstreams[0].url: the URL has no scheme",
+        ),
+        (
+            "keys: []\nmodels: [{ name: m, upstreams: [{ name: a, url: 'http://h/v1/chat/completions/' }] }]",
+            "upstreams[0].url: the URL ends in an endpoint, which is added to it; write http://host:port/v1",
         ),
         (
             "keys: []\nmodels: [{ name: m, tokenizer: gpt2, upstreams: [{ name: a, url: 'http://h' }] }]",
@@ -430,6 +434,52 @@ fn a_default_cap_that_never_fits_what_a_tier_may_use_is_a_warning() {
     };
     assert_eq!(warnings("0.4"), Vec::<String>::new());
     assert!(warnings("0.5")[0].contains("default_max_tokens 1024 of models[0] never fits tokens/minute of 1000"));
+}
+
+#[test]
+fn what_will_hardly_do_what_its_author_hopes_is_a_warning() {
+    let rule = |rule: &str| format!("{MODELS}{KEYS}quotas:\n  - {rule}\n");
+    let priced = MODELS.replace("name: m,", "name: m, price: { input: 1 },");
+    for (text, expect) in [
+        (
+            rule("{ level: org, match: acm, limits: [{ requests: 5, per: day }] }"),
+            Some("no key has the org \"acm\", so"),
+        ),
+        (rule("{ level: org, match: \"ac?\", limits: [{ requests: 5, per: day }] }"), None),
+        (rule("{ level: org, match: acme, limits: [] }"), Some("quotas[0].limits: the list is empty, so")),
+        (rule("{ level: org, match: acme, limits: [{ max_request: { tokens: 9 } }] }"), None),
+        (
+            rule("{ level: org, match: acme, limits: [{ usd: 5, per: day }] }"),
+            Some("quotas[0].limits: usd/day counts nothing of models[0], which has no price"),
+        ),
+        (
+            rule("{ level: org, match: acme, limits: [{ max_request: { usd: 5 } }] }"),
+            Some("max_request/usd counts nothing of models[0]"),
+        ),
+        (format!("{priced}{KEYS}quotas: [{{ level: org, match: acme, limits: [{{ usd: 5, per: day }}] }}]"), None),
+        (format!("models: []\n{KEYS}"), Some("models: the list is empty; name a model")),
+        (format!("{MODELS}keys: []\n"), Some("keys: the list is empty; give somebody a key")),
+    ] {
+        let config = check(&text, "p.yaml", &env()).unwrap_or_else(|problems| panic!("{text}\n{problems:#?}"));
+        let said: Vec<String> = config.warnings.iter().map(Problem::to_string).collect();
+        match expect {
+            Some(expect) => assert!(said.len() == 1 && said[0].contains(expect), "{text}\n{said:#?}\n{expect}"),
+            None => assert_eq!(said, Vec::<String>::new(), "{text}"),
+        }
+    }
+}
+
+#[test]
+fn yaml_that_cannot_be_read_has_the_cure_of_the_usual_mistakes() {
+    for (text, cure) in [
+        ("match: *\n", "put the value in quotes"),
+        ("limits: { body: ${SIZE} }\n", "put ${NAME} in quotes"),
+        ("limits:\n\tbody: 1MiB\n", "indent with spaces"),
+        ("models: [\nkeys: [", "correct the syntax"),
+    ] {
+        let found = problems(text);
+        assert!(found.len() == 1 && found[0].contains(cure), "{text}\n{found:#?}");
+    }
 }
 
 #[test]

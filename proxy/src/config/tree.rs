@@ -42,17 +42,33 @@ pub(super) struct Entry {
 /// Parses one YAML document and expands `${NAME}` in every value. An unset variable is a problem at its place.
 pub(super) fn parse(text: &str, env: &HashMap<String, String>) -> Result<Node, Vec<Problem>> {
     let options = serde_saphyr::options! { duplicate_keys: DuplicateKeyPolicy::PassThrough, strict_booleans: true };
-    let mut root: Node = serde_saphyr::from_str_with_options(text, options).map_err(|error| vec![syntax(&error)])?;
+    let mut root: Node =
+        serde_saphyr::from_str_with_options(text, options).map_err(|error| vec![syntax(&error, text)])?;
     let mut problems = Vec::new();
     expand(&mut root, "", env, &mut problems);
     if problems.is_empty() { Ok(root) } else { Err(problems) }
 }
 
-fn syntax(error: &serde_saphyr::Error) -> Problem {
+fn syntax(error: &serde_saphyr::Error, text: &str) -> Problem {
     let place = error.location().map_or(Place::START, Place::of);
     let message = error.without_snippet().to_string();
     let first_line = message.lines().next().unwrap_or("not readable as YAML").to_owned();
-    Problem::new(place, "", format!("not valid YAML: {first_line}"), "correct the syntax at this place")
+    let line = text.lines().nth(place.line.saturating_sub(1) as usize).unwrap_or_default();
+    Problem::new(place, "", format!("not valid YAML: {first_line}"), cure(line))
+}
+
+/// Of what people run into; the parser says where, in its own words.
+fn cure(line: &str) -> &'static str {
+    let value = line.split_once(": ").map_or("", |(_, value)| value.trim_start());
+    if line.trim_start_matches(' ').starts_with('\t') {
+        "indent with spaces"
+    } else if value.starts_with(['*', '&', '%', '@', '`']) {
+        "put the value in quotes: it begins with a character that YAML keeps for itself"
+    } else if line.contains("${") && line.contains(['{', '[']) {
+        "put ${NAME} in quotes: \"${NAME}\""
+    } else {
+        "correct the syntax at this place"
+    }
 }
 
 fn expand(node: &mut Node, path: &str, env: &HashMap<String, String>, problems: &mut Vec<Problem>) {

@@ -30,6 +30,8 @@ pub enum UrlError {
     Fragment,
     #[error("the URL holds a user name or a password: give the key in `api_key`")]
     UserInfo,
+    #[error("the URL ends in an endpoint, which is added to it")]
+    Endpoint,
     #[error("the URL names no host")]
     Host,
     #[error("the port of the URL is not a number from 1 to 65535")]
@@ -37,6 +39,9 @@ pub enum UrlError {
     #[error("the socket path is not absolute")]
     RelativeSocket,
 }
+
+/// Copied from a provider's example with the rest of the URL.
+const ENDPOINTS: [&str; 3] = ["/completions", "/responses", "/embeddings"];
 
 impl UpstreamUrl {
     pub fn parse(text: &str) -> Result<Self, UrlError> {
@@ -59,6 +64,7 @@ impl UpstreamUrl {
         check(&authority)?;
         let base = match uri.path().trim_end_matches('/') {
             "" => "/v1".to_owned(),
+            path if ENDPOINTS.iter().any(|endpoint| path.ends_with(endpoint)) => return Err(UrlError::Endpoint),
             path => path.to_owned(),
         };
         Ok(Self { transport, authority, base })

@@ -79,12 +79,9 @@ impl Why {
 impl fmt::Display for Refusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (level, subject, limit) = (self.level.as_str(), &self.subject, &self.limit);
-        write!(
-            f,
-            "quota {limit} of {level} {subject}: needed {}, left {}",
-            self.amount(self.needed),
-            self.amount(self.left)
-        )?;
+        let (needed, left) = (self.amount(self.needed), self.amount(self.left));
+        let most = if self.never_fits { " at the most" } else { "" };
+        write!(f, "quota {limit} of {level} {subject}: needed {needed}, left {left}{most}")?;
         if let Some(shed) = &self.shed {
             write!(f, "; {}", shed.why.as_str())?;
         }

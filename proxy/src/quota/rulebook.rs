@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::chain::Chain;
 use super::rule::{Limit, OnStoreFailure, Rule, Subject};
+use super::stats::Refusals;
 use super::store::Store;
 
 /// More chains than any set of configured keys and models needs; above it the cache starts anew.
@@ -50,6 +51,17 @@ impl Rulebook {
         new(&chain);
         resolved.insert(name, chain.clone());
         chain
+    }
+
+    /// Every limit that may refuse, or would if it were not in shadow, counts from zero: of a series that begins at its first
+    /// refusal no rate can be taken.
+    pub fn begin_at_zero(&self, refusals: &mut Refusals, shadow: &mut Refusals) {
+        for rule in &self.in_force().rules {
+            let counts = if rule.shadow { &mut *shadow } else { &mut *refusals };
+            for limit in &rule.limits {
+                counts.entry((rule.level, limit.label())).or_default();
+            }
+        }
     }
 
     pub fn go_on_without_store(&self) -> bool {

@@ -53,7 +53,7 @@ struct Latency {
 }
 
 /// By level and label of the limit.
-type Refusals = BTreeMap<(Level, String), u64>;
+pub(super) type Refusals = BTreeMap<(Level, String), u64>;
 
 #[derive(Debug, Default)]
 pub struct Stats {
