@@ -135,7 +135,8 @@ async fn serve(
         () = &mut shutdown => return Ok(()),
     };
     engines.iter().for_each(Supervised::guard);
-    let banner = Banner { listen: listeners.api_address()?, admin: listeners.admin_address()?, key: demo_key, locals };
+    let (listen, admin) = (listeners.api_address()?, listeners.admin_address()?);
+    let banner = Banner { listen, admin, key: demo_key, locals, config: &config };
     output::line(&banner.to_string())?;
     let drain = config.limits.drain;
     let watch = |file| Watch::new(proxy.clone(), file, config, Box::new(move |file| own.added_to(file)));

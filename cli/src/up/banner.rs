@@ -5,13 +5,20 @@ use std::{
     net::{IpAddr, Ipv4Addr, SocketAddr},
 };
 
+use proxy::{
+    config::{AccessLog, Config},
+    quota::{Level, Limit, Unit},
+};
+
 use super::defaults::Local;
+
 pub struct Banner<'a> {
     pub listen: SocketAddr,
     pub admin: SocketAddr,
     /// Absent when the configuration file has keys of its own.
     pub key: Option<String>,
     pub locals: &'a [Local],
+    pub config: &'a Config,
 }
 
 impl fmt::Display for Banner<'_> {
@@ -27,12 +34,33 @@ impl fmt::Display for Banner<'_> {
             let note = if local.chats { "" } else { "   (a base model: completions, chat is not available)" };
             writeln!(f, "  {label:<9} {}{note}", local.name)?;
         }
+        let limits = self.config.quotas.iter().flat_map(|rule| rule.limits.iter().map(|limit| (rule.level, limit)));
+        for (index, (level, limit)) in limits.take(MOST_LIMITS).enumerate() {
+            let label = if index == 0 { "Limits" } else { "" };
+            let whose =
+                if level == Level::Global { "for all".to_owned() } else { format!("of each {}", level.as_str()) };
+            writeln!(f, "  {label:<9} {} {whose}", limited(limit))?;
+        }
+        match &self.config.access_log {
+            AccessLog::File(path) => writeln!(f, "  Calls     {}", path.display())?,
+            AccessLog::Off | AccessLog::Stdout => {}
+        }
         let key = self.key.as_deref().unwrap_or("KEY");
         match self.locals.iter().find(|local| local.chats) {
             Some(local) => chat(f, listen, key, &local.name)?,
             None => complete(f, listen, key, &self.locals[0].name)?,
         }
         write!(f, "\nCtrl-C stops it; answers that run are finished first.")
+    }
+}
+
+/// Enough of a long file to see whether the right one was read.
+const MOST_LIMITS: usize = 4;
+
+fn limited(limit: &Limit) -> String {
+    match limit.unit {
+        Unit::NanoUsd => format!("{} {}", limit.amount as f64 / 1e9, limit.label()),
+        _ => format!("{} {}", limit.amount, limit.label()),
     }
 }
 

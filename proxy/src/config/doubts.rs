@@ -10,10 +10,10 @@ use crate::quota::{Level, Price, Subject, Unit};
 pub(super) fn cross_check(at: At<'_>, rules: &[Placed], models: &[Model], keys: &[Key]) {
     let nobody = |what: &str, cure: &str| at.report.warning(at.node.place, what, "the list is empty", cure);
     if models.is_empty() {
-        nobody("models", "name a model, or every call is answered 404");
+        nobody("models", "name a model, unless `up` adds its own: every call would be answered 404");
     }
     if keys.is_empty() {
-        nobody("keys", "give somebody a key, or every call is answered 401");
+        nobody("keys", "give somebody a key, unless `up` makes one: every call would be answered 401");
     }
     let subjects: Vec<Subject> = keys.iter().map(Key::subject).collect();
     for placed in rules {
