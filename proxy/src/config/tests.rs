@@ -403,15 +403,15 @@ fn a_rule_that_keeps_another_from_calibrated_holds_is_a_warning() {
     };
     for other in [
         "limits: [{ requests: 9, per: minute }]",
-        "limits: [{ usd: 9, per: day }], hold: calibrated",
-        "limits: [{ usd: 9, per: day }], shadow: true",
-        "models: [other*], limits: [{ usd: 9, per: day }]",
+        "limits: [{ output_tokens: 9000, per: day }], hold: calibrated",
+        "limits: [{ output_tokens: 9000, per: day }], shadow: true",
+        "models: [other*], limits: [{ output_tokens: 9000, per: day }]",
     ] {
         assert_eq!(warnings(other), Vec::<String>::new(), "{other}");
     }
-    let found = warnings("limits: [{ usd: 9, per: day }]");
+    let found = warnings("limits: [{ output_tokens: 9000, per: day }]");
     assert!(
-        found.len() == 1 && found[0].contains("quotas[0].hold: some calls of models[0] hold the worst case: so says the rule of their org with usd/day"),
+        found.len() == 1 && found[0].contains("quotas[0].hold: some calls of models[0] hold the worst case: so says the rule of their org with output_tokens/day"),
         "{found:#?}"
     );
 }
