@@ -11,6 +11,7 @@ mod model;
 pub mod outages;
 mod policies;
 mod queue;
+mod queue_order;
 mod queue_shared;
 pub mod redis_server;
 pub mod rig;

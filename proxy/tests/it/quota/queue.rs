@@ -4,6 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use futures_util::StreamExt;
+use futures_util::stream::FuturesUnordered;
 use proxy::quota::{
     Chain, Clock, Level, Limit, OnLimit, Options, Patience, Quota, Refused, Reservation, Rule, Share, Store, Subject,
     Tier, Unit, Wait, Window,
@@ -13,6 +15,7 @@ use super::rig::*;
 
 both!(
     a_call_waits_until_it_fits,
+    a_turn_comes_at_once_where_its_room_was_made,
     a_call_that_fits_does_not_pass_one_that_waits,
     a_client_that_leaves_gives_up_its_place,
     a_queue_that_is_full_sheds,
@@ -97,6 +100,21 @@ async fn a_call_waits_until_it_fits(rig: &Rig) {
     levels(&books(&quota).await);
 }
 
+async fn a_turn_comes_at_once_where_its_room_was_made(rig: &Rig) {
+    let quota = running(rig, one_at_a_time()).await;
+    let chain = quota.chain(&ana(), &["m"]);
+    let first = quota.reserve(&chain, demand(5, 5)).await.unwrap();
+    let mut waiters: FuturesUnordered<_> = (0..60).map(|_| waiter(&quota, &chain, 10)).collect();
+    many_wait(&quota, 60).await;
+    let begin = Instant::now();
+    drop(first);
+    while let Some(next) = waiters.next().await {
+        drop(next.unwrap().unwrap());
+    }
+    // Looking every 50 ms would take 3 s.
+    assert!(begin.elapsed() < Duration::from_millis(1500), "{:?}", begin.elapsed());
+}
+
 async fn a_call_that_fits_does_not_pass_one_that_waits(rig: &Rig) {
     let bucket = Limit { unit: Unit::Tokens, amount: 100, window: Window::Bucket { period: PATIENT, burst: 100 } };
     let rules = vec![queues(rule(Level::User, vec![bucket, Limit::concurrency(2)]), PATIENT, 100)];
@@ -158,16 +176,18 @@ async fn a_wait_that_would_be_too_long_is_refused_at_once_with_its_length(rig: &
     quota.reserve(&chain, demand(100, 0)).await.unwrap().settle(used(100, 0));
     books(&quota).await;
     let patience = |seconds| Patience { most: Some(Duration::from_secs(seconds)), bytes: 0 };
-    let begin = Instant::now();
-    let refused = refusal(quota.admit(&chain, demand(60, 0), patience(900)).await);
-    assert!(begin.elapsed() < Duration::from_secs(20), "{:?}", begin.elapsed());
+    let at_once = async |seconds| {
+        let asked = quota.admit(&chain, demand(60, 0), patience(seconds));
+        refusal(tokio::time::timeout(Duration::from_secs(20), asked).await.expect("it need not wait to know"))
+    };
+    let refused = at_once(900).await;
     let after = refused.retry_after.unwrap();
     assert!(refused.estimate && (1150..=1200).contains(&after.as_secs()), "{refused:?}");
     // Its place is given up; one that may wait does, and is ahead of the next.
     books(&quota).await;
     let waits = waiter(&quota, &chain, 40);
     many_wait(&quota, 1).await;
-    let behind = refusal(quota.admit(&chain, demand(60, 0), patience(1500)).await);
+    let behind = at_once(1500).await;
     let after = behind.retry_after.unwrap();
     assert!((1950..=2000).contains(&after.as_secs()), "{behind:?}");
     waits.abort();
