@@ -3,6 +3,7 @@
 mod alerts;
 mod bad_input;
 mod clients;
+mod clocks;
 mod clustered;
 mod conformance;
 mod exact;

@@ -5,6 +5,7 @@ use std::fmt::Write as _;
 use std::fs;
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::process::Command;
 use std::time::Duration;
 
 use crate::wait::free_address;
@@ -20,11 +21,13 @@ pub struct Config {
     keys: String,
     quotas: String,
     rest: String,
+    environment: Vec<(String, String)>,
 }
 
 #[derive(Debug)]
 pub struct Gateway {
     pub process: Process,
+    environment: Vec<(String, String)>,
     listen: SocketAddr,
     admin: SocketAddr,
     folder: tempfile::TempDir,
@@ -38,6 +41,7 @@ impl Default for Config {
             keys: String::new(),
             quotas: String::new(),
             rest: String::new(),
+            environment: Vec::new(),
         }
     }
 }
@@ -89,6 +93,12 @@ impl Config {
         self
     }
 
+    /// For the process itself.
+    pub fn environment(mut self, name: &str, value: &str) -> Self {
+        self.environment.push((name.to_owned(), value.to_owned()));
+        self
+    }
+
     /// Starts a gateway with it and waits until it is ready. One `Config` may start several.
     pub async fn start(&self) -> Gateway {
         let mut gateway = self.launch();
@@ -106,7 +116,8 @@ impl Config {
         let admin = free_address();
         let path: PathBuf = folder.path().join("penstock.yaml");
         fs::write(&path, self.yaml(listen, admin, folder.path())).expect("the config can be written");
-        Gateway { process: serve(&path), listen, admin, folder }
+        let environment = self.environment.clone();
+        Gateway { process: serve(&path, &environment), environment, listen, admin, folder }
     }
 
     fn yaml(&self, listen: SocketAddr, admin: SocketAddr, folder: &std::path::Path) -> String {
@@ -157,7 +168,7 @@ impl Gateway {
 
     /// Starts it again on the same addresses, after a kill.
     pub async fn restart(&mut self) {
-        self.process = serve(&self.config_file());
+        self.process = serve(&self.config_file(), &self.environment);
         self.ready().await;
     }
 
@@ -166,8 +177,11 @@ impl Gateway {
     }
 }
 
-fn serve(config: &std::path::Path) -> Process {
-    Process::start("gateway", &environment::penstock(), ["serve".as_ref(), "--config".as_ref(), config.as_os_str()])
+fn serve(config: &std::path::Path, environment: &[(String, String)]) -> Process {
+    let mut command = Command::new(environment::penstock());
+    command.args(["serve".as_ref(), "--config".as_ref(), config.as_os_str()]);
+    command.envs(environment.iter().map(|(name, value)| (name, value)));
+    Process::start_with("gateway", &mut command)
 }
 
 /// Prometheus text: `name{labels} value` lines.

@@ -2,6 +2,7 @@
 //! Nothing of the product is linked in: a test sees what a user sees. The tests themselves are in `e2e/`.
 
 pub mod audit;
+pub mod clock;
 pub mod cluster;
 pub mod engine;
 pub mod environment;
