@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use proxy::config;
 use proxy::quota::account::Totals;
 use proxy::quota::audit::{Audit, audit};
-use proxy::quota::{Quota, Store, Unit, Window};
+use proxy::quota::{Chain, Rule, Store, Unit, Window};
 
 use super::fate::{Cost, Known, fate, sums};
 use super::plan::Plan;
@@ -16,14 +16,14 @@ use crate::quota::rig::ana;
 const PRICE: (f64, f64) = (1000.0, 4000.0);
 
 /// Four levels, each with every kind of limit. Those without a window say at the end what all calls together cost.
-pub fn config(plan: &Plan, upstream: &str) -> proxy::Config {
+pub fn config(plan: &Plan, key: &str, upstream: &str) -> proxy::Config {
     let rule = |level: &str, tokens: u64| {
         format!(
-            "  - {{ {level}, on_store_failure: {}, limits: [\
+            "  - {{ {level}, on_store_failure: {}, overrun: {}, limits: [\
              {{ tokens: {tokens}, per: lifetime }}, {{ requests: 100000, per: lifetime }}, {{ input_tokens: 100000, per: lifetime }}, \
              {{ output_tokens: 100000, per: lifetime }}, {{ usd: 100, per: lifetime }}, {{ concurrency: 100 }}, \
              {{ tokens: 100000, per: minute }}, {{ requests: 10000, per: second, window: calendar }}] }}\n",
-            plan.policy
+            plan.policy, plan.overrun
         )
     };
     let levels = [
@@ -36,7 +36,7 @@ pub fn config(plan: &Plan, upstream: &str) -> proxy::Config {
     let text = format!(
         "access_log: off\nlimits: {{ response_timeout: {timeout}, idle_stream_timeout: {timeout} }}\nmodels:\n  - {{ name: m, \
          price: {{ input: 1, output: 4 }}, upstreams: [{{ name: a, url: \"{upstream}\" }}, {{ name: b, url: \"{upstream}\" }}] }}\n\
-         keys: [{{ secret: K, user: ana, app: web, org: acme }}]\nquotas:\n{}",
+         keys: [{{ secret: {key}, user: ana, app: web, org: acme }}]\nquotas:\n{}",
         levels.concat()
     );
     config::check(&text, "faults.yaml", &HashMap::new()).unwrap_or_else(|problems| panic!("{text}\n{problems:#?}"))
@@ -45,9 +45,10 @@ pub fn config(plan: &Plan, upstream: &str) -> proxy::Config {
 /// Waits until what dead gateways held has been reclaimed, and holds the accounts against the calls.
 ///
 /// With a `budget` no more was used than that and what upstreams produced beyond what was held.
-pub async fn balance(quota: &Quota, store: &Store, budget: Option<u64>, calls: &[Known]) -> Result<(), String> {
-    let audit = quiet(store).await?;
-    let chain = quota.chain(&ana(), &["m"]);
+pub async fn balance(rules: &[Rule], store: &Store, budget: Option<u64>, calls: &[Known]) -> Result<(), String> {
+    // As if resolved by somebody else: a gateway reclaims the orgs that it has resolved a chain for.
+    let chain = Chain::resolve(rules, &ana(), &["m"]);
+    let audit = quiet(store, &chain).await?;
     let mut found = Vec::new();
     for (at, account) in chain.accounts().iter().enumerate() {
         let audited = audit.accounts.get(&account.key).cloned().unwrap_or_default();
@@ -97,10 +98,11 @@ pub async fn balance(quota: &Quota, store: &Store, budget: Option<u64>, calls: &
 }
 
 /// With nothing held any more: a living gateway sees to it. What ends between two reads of one audit looks like a fault.
-async fn quiet(store: &Store) -> Result<Audit, String> {
+async fn quiet(store: &Store, chain: &Chain) -> Result<Audit, String> {
     let end = Instant::now() + Duration::from_secs(20);
     loop {
-        let found = audit(store).await.map_err(|error| format!("audit: {error}"))?;
+        let mut found = audit(store).await.map_err(|error| format!("audit: {error}"))?;
+        found.know([chain]);
         if found.is_balanced() && found.live_leases == 0 {
             return Ok(found);
         }

@@ -8,11 +8,13 @@ use tokio::net::TcpStream;
 
 use super::fate::{End, Failure, Script};
 use super::plan::{Call, Client};
-use crate::gateway::rig::{Answer, KEY, request};
+use crate::gateway::rig::{Answer, request};
 
 /// Longer than any answer may take, whatever the store does.
 const HANGS: Duration = Duration::from_secs(15);
 
+/// Far longer than the store may be waited for, on a machine that is busy.
+const REFUSES: Duration = Duration::from_secs(5);
 /// How long an upstream may say nothing.
 pub const UPSTREAM_TIMEOUT: Duration = Duration::from_secs(2);
 
@@ -24,11 +26,12 @@ pub struct Seen {
     took: Duration,
 }
 
-pub async fn call(address: SocketAddr, call: Call, id: String) -> Seen {
+pub async fn call(address: SocketAddr, key: String, call: Call, id: String) -> Seen {
     let (start, mut bytes, mut left) = (Instant::now(), Vec::new(), false);
-    let body = call.body(&id);
+    let (body, bearer) = (call.body(&id), format!("Bearer {key}"));
     if let Ok(mut socket) = TcpStream::connect(address).await {
-        let sent = socket.write_all(&request("POST", "/v1/chat/completions", &[KEY], &body)).await;
+        let sent =
+            socket.write_all(&request("POST", "/v1/chat/completions", &[("authorization", &bearer)], &body)).await;
         let patience = match call.client {
             Client::Leaves { after, .. } => after,
             Client::Stays | Client::LeavesAt { .. } => HANGS,
@@ -72,6 +75,9 @@ impl Seen {
         let code = code.as_ref().and_then(|body| body["error"]["code"].as_str()).unwrap_or("none");
         let refusals =
             ["quota_store_unavailable", "overloaded", "insufficient_quota", "rate_limit_exceeded", "request_too_large"];
+        if refusals.contains(&code) && self.took > REFUSES {
+            return Err(format!("refused after {:?}: {}", self.took, self.text()));
+        }
         if refusals.contains(&code) {
             return Ok(End::Refused);
         }
@@ -80,6 +86,10 @@ impl Seen {
         let timed_out = code == "upstream_timeout" || text.contains("silent for");
         if timed_out && self.took >= UPSTREAM_TIMEOUT && !matches!(call.script, Script::Hangs { .. }) {
             return Ok(End::TimedOut);
+        }
+        // No script says this.
+        if call.stream && text.contains("\"finish_reason\":\"length\"") {
+            return if text.contains("[DONE]") { Ok(End::Stopped) } else { Err(format!("ended by half: {text}")) };
         }
         self.judge(call, &answer).map(|()| End::Answered)
     }

@@ -1,8 +1,11 @@
 //! The settlement truth table as a function: from what an upstream did and what its client saw to what the call may cost.
-//! It knows nothing of the gateway, so that a charge can be wrong.
+//! It knows nothing of the gateway, so that a charge can be wrong. The end-to-end tests include this file as well.
 
 use std::collections::BTreeSet;
 use std::ops::RangeInclusive;
+
+/// Tokens of an answer whose usage is an explicit zero.
+pub const ZERO_SAYS: u64 = 2;
 
 /// What an upstream does with a call. Tokens of output are one per event.
 #[derive(Clone, Debug, PartialEq)]
@@ -51,6 +54,8 @@ pub enum End {
     Refused,
     /// The client has read an answer to its end, be it an error.
     Answered,
+    /// The gateway ended the stream, for want of budget.
+    Stopped,
     /// The gateway gave its upstream up, and had waited as long as it says.
     TimedOut,
     /// The client left after so many events.
@@ -83,6 +88,7 @@ pub fn fate(call: &Known) -> Vec<Cost> {
     let mut costs = match &call.end {
         End::Refused => vec![nothing.clone()],
         End::Answered => vec![call.by_script()],
+        End::Stopped => vec![(1, call.prompt, call.cap..=call.most_seen())],
         End::TimedOut => vec![call.by_script(), call.unseen()],
         End::Left { events: 0 } => vec![call.by_script(), call.unseen()],
         End::Left { events } => vec![call.by_script(), (1, call.prompt, *events..=call.most_seen())],
@@ -128,7 +134,7 @@ impl Known {
             Script::Finishes { completion, .. }
             | Script::NoUsage { completion }
             | Script::FallsBack { completion, .. } => completion,
-            Script::Zero => super::plan::ZERO_SAYS,
+            Script::Zero => ZERO_SAYS,
             Script::Dies { after } | Script::Hangs { after } => after,
             Script::Fails(_) | Script::Rejects(_) => 0,
         }

@@ -26,6 +26,7 @@ pub struct History<'w> {
     pub database: usize,
     pub plan: Plan,
     config: Arc<Config>,
+    key: String,
     folder: tempfile::TempDir,
     gateways: Vec<Gateway>,
     began: Instant,
@@ -40,6 +41,7 @@ pub struct Tally {
     calls: usize,
     answered: usize,
     refused: usize,
+    stopped: usize,
     left: usize,
     killed: usize,
     /// Calls with one allowed cost.
@@ -54,6 +56,7 @@ impl Tally {
             calls: calls.len(),
             answered: count(|call| call.end == End::Answered),
             refused: count(|call| call.end == End::Refused),
+            stopped: count(|call| call.end == End::Stopped),
             left: count(|call| matches!(call.end, End::Left { .. })),
             killed: count(|call| call.end == End::Killed),
             certain: count(|call| fate(call).len() == 1),
@@ -66,6 +69,7 @@ impl Tally {
             calls: self.calls + other.calls,
             answered: self.answered + other.answered,
             refused: self.refused + other.refused,
+            stopped: self.stopped + other.stopped,
             left: self.left + other.left,
             killed: self.killed + other.killed,
             certain: self.certain + other.certain,
@@ -87,10 +91,12 @@ struct Call {
 impl<'w> History<'w> {
     pub async fn new(world: &'w World, database: usize, seed: u64) -> Self {
         let plan = plan::draw(seed, world.kind);
-        let config = Arc::new(books::config(&plan, &world.upstream.url()));
+        // A client of a killed gateway may find another history's on its port, and must be a stranger there.
+        let key = format!("K-{seed}");
+        let config = Arc::new(books::config(&plan, &key, &world.upstream.url()));
         let folder = tempfile::tempdir().unwrap();
         let (gateways, calls, began) = (Vec::new(), Vec::new(), Instant::now());
-        let mut history = Self { world, database, plan, config, folder, gateways, began, killed: 0, calls };
+        let mut history = Self { world, database, plan, config, key, folder, gateways, began, killed: 0, calls };
         for _ in 0..history.plan.gateways {
             let gateway = history.gateway().await;
             history.gateways.push(gateway);
@@ -153,7 +159,8 @@ impl<'w> History<'w> {
     fn call(&mut self, plan: plan::Call) {
         let id = format!("{}.{}", self.database, self.calls.len());
         self.world.script(&id, plan.clone());
-        let task = tokio::spawn(client::call(self.gateways[plan.gateway].address, plan.clone(), id.clone()));
+        let task =
+            tokio::spawn(client::call(self.gateways[plan.gateway].address, self.key.clone(), plan.clone(), id.clone()));
         let began = Instant::now();
         self.calls.push(Call { plan, id, began, task: Some(task), seen: None, killed: false, settled: false });
     }
@@ -201,7 +208,11 @@ impl<'w> History<'w> {
         }
         let mut known = Vec::new();
         for call in &self.calls {
-            known.push(call.known(self.world).map_err(|why| format!("call {}: {why}", call.id))?);
+            let seen = call.known(self.world).map_err(|why| format!("call {}: {why}", call.id))?;
+            if seen.end == End::Stopped && self.plan.overrun != "stop" {
+                return Err(format!("call {} was ended by nobody's wish", call.id));
+            }
+            known.push(seen);
         }
         let store = match self.world.kind {
             Kind::Redis => {
@@ -217,7 +228,7 @@ impl<'w> History<'w> {
         }
         let budget = self.plan.budget.filter(|_| self.keeps_to_its_budget());
         let store = store.as_ref().unwrap_or(quota.store());
-        books::balance(quota, store, budget, &known).await?;
+        books::balance(&self.config.quotas, store, budget, &known).await?;
         for gateway in self.gateways {
             gateway.kill().await;
         }

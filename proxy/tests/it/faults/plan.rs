@@ -7,13 +7,11 @@ use rand::rngs::SmallRng;
 use rand::seq::IndexedRandom;
 use rand::{Rng, SeedableRng};
 
-use super::fate::{Failure, Script};
+use super::fate::{Failure, Script, ZERO_SAYS};
 use super::link::{Cut, Trouble};
 use super::world::Kind;
 use crate::gateway::upstream::{self, DONE, STOP, Step, chunk, stream_end, stream_head, text_event};
 
-/// Tokens of an answer whose usage is an explicit zero.
-pub const ZERO_SAYS: u64 = 2;
 /// Errors of a real server that passes none of our scripts, and of something in between that understood nothing.
 const ERRORS: [&str; 8] = [
     "READONLY You can't write against a read only replica.",
@@ -32,6 +30,8 @@ pub struct Plan {
     /// `on_store_failure` of all rules.
     pub policy: &'static str,
     pub on_expiry: OnExpiry,
+    /// Of all rules.
+    pub overrun: &'static str,
     pub lease_ttl: Duration,
     /// Tokens of the org, if they may run out.
     pub budget: Option<u64>,
@@ -83,14 +83,19 @@ pub fn draw(seed: u64, kind: Kind) -> Plan {
     let mut rng = SmallRng::seed_from_u64(seed);
     let on_redis = kind == Kind::Redis;
     let gateways = if on_redis { rng.random_range(1..=2) } else { 1 };
-    let events = (0..rng.random_range(8..=18)).map(|_| event(&mut rng, gateways, on_redis)).collect();
+    let stops = rng.random_bool(0.3);
+    let mut events: Vec<Event> = (0..rng.random_range(8..=18)).map(|_| event(&mut rng, gateways, on_redis)).collect();
+    if stops {
+        events.iter_mut().for_each(|event| overrun(&mut rng, event));
+    }
     Plan {
         gateways,
         policy: ["closed", "open", "{ slice: 0.5 }"].choose(&mut rng).copied().unwrap(),
         on_expiry: [OnExpiry::Charge, OnExpiry::Refund].choose(&mut rng).copied().unwrap(),
+        overrun: if stops { "stop" } else { "charge" },
         // Some shorter than an outage, so that leases expire under calls that still run.
         lease_ttl: Duration::from_millis(*[150, 400, 2000].choose(&mut rng).unwrap()),
-        budget: rng.random_bool(0.3).then(|| rng.random_range(40..200)),
+        budget: rng.random_bool(if stops { 0.8 } else { 0.3 }).then(|| rng.random_range(40..200)),
         events,
     }
 }
@@ -140,6 +145,17 @@ fn call(rng: &mut SmallRng, gateway: usize) -> Call {
     Call { gateway, script, stream: rng.random_bool(0.6), words: rng.random_range(1..30), cap, client, pace }
 }
 
+/// Streams that only a budget ends, now and then.
+fn overrun(rng: &mut SmallRng, event: &mut Event) {
+    if let Event::Call(call) = event
+        && rng.random_bool(0.5)
+    {
+        let completion = call.cap + rng.random_range(1..60);
+        (call.stream, call.client) = (true, Client::Stays);
+        call.script = Script::Finishes { prompt: call.prompt(), completion };
+    }
+}
+
 fn script(rng: &mut SmallRng, cap: u64) -> Script {
     let failures = [
         Failure::Status(500),
@@ -154,8 +170,8 @@ fn script(rng: &mut SmallRng, cap: u64) -> Script {
     let failure = *failures.choose(rng).unwrap();
     let (prompt, completion) = (rng.random_range(1..40), rng.random_range(0..=cap));
     match rng.random_range(0..14) {
-        0..=3 => Script::Finishes { prompt, completion },
-        4 => Script::Finishes { prompt, completion: cap + rng.random_range(1..20) },
+        0..=2 => Script::Finishes { prompt, completion },
+        3 | 4 => Script::Finishes { prompt, completion: cap + rng.random_range(1..20) },
         5 => Script::Zero,
         6 => Script::NoUsage { completion },
         7 | 8 => Script::Fails(failure),

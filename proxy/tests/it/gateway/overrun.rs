@@ -79,7 +79,7 @@ async fn a_stream_is_ended_when_its_budget_is_spent_and_not_a_token_later(kind: 
             (line.decision.level.as_deref(), line.decision.limit.as_deref()),
             (Some("org"), Some("tokens/lifetime"))
         );
-        let closed = upstream.asked()[0].closed.expect("the upstream was cancelled");
+        let closed = upstream.closed(0).await;
         assert!(closed - began < Duration::from_secs(3), "{:?}", closed - began);
         assert_eq!(rig.chat(&chat(",\"max_tokens\":1")).await.status, 429, "nothing is left for the next call");
     }
