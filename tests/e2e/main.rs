@@ -8,6 +8,7 @@ mod clustered;
 mod conformance;
 mod exact;
 mod failover;
+mod fates;
 mod killed_gateway;
 mod killed_queue;
 mod operator;
