@@ -291,8 +291,9 @@ impl Shared {
 
     /// One reserve; a second one only if the first was refused while dead leases could be reclaimed.
     async fn ask(&self, chain: &Arc<Chain>, ask: &Ask) -> Result<Answer, StoreError> {
-        reclaim::introduce(self, chain).await?;
-        let answer = self.stats.timed(Operation::Reserve, self.store.reserve(chain, ask)).await?;
+        let silence = reclaim::introduce(self, chain).await;
+        let answer = self.stats.timed(Operation::Reserve, self.store.reserve(chain, ask)).await;
+        let answer = answer.map_err(|error| reclaim::first_cause(silence, error))?;
         let reclaim = reclaim::now(self, &chain.tag);
         if !(answer.due && tokio::time::timeout(self.store.patience(), reclaim).await.unwrap_or(false)) {
             return Ok(answer);

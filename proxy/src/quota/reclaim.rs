@@ -45,25 +45,29 @@ async fn walk(shared: &Shared) {
     }
 }
 
-/// Before the first hold of an org, once per process: if all gateways that know it die, the others find its leases by
-/// this. One more round trip, within the bound of the call's own.
-pub(super) async fn introduce(shared: &Shared, chain: &Chain) -> Result<(), StoreError> {
+/// Before the first lease of an org, once per process: if all gateways that know it die, the others find its leases by
+/// this. One more round trip, within the bound of the call's own. The error of a server that said nothing; what follows is
+/// tried all the same, because in a Cluster the names of orgs may lie on another node than the org.
+pub(super) async fn introduce(shared: &Shared, chain: &Chain) -> Option<StoreError> {
     if chain.introduced.load(Ordering::Relaxed) {
-        return Ok(());
+        return None;
     }
     if !shared.live.is_introduced(&chain.tag) {
         match shared.store.note_org(&chain.tag).await {
-            // A server that is silent now is not asked a second time by the same call.
-            Err(error) if error.is_silence() => return Err(error),
+            Ok(()) => shared.live.introduced(&chain.tag),
             Err(error) => {
                 tracing::debug!(%error, org = chain.tag, "org not noted for reclaim");
-                return Ok(());
+                return Some(error).filter(StoreError::is_silence);
             }
-            Ok(()) => shared.live.introduced(&chain.tag),
         }
     }
     chain.introduced.store(true, Ordering::Relaxed);
-    Ok(())
+    None
+}
+
+/// A call that was not sent, because the one before it had found nobody, says what that one found.
+pub(super) fn first_cause(silence: Option<StoreError>, error: StoreError) -> StoreError {
+    silence.filter(|_| error.is_unsent()).unwrap_or(error)
 }
 
 /// True if something was reclaimed.

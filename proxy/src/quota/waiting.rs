@@ -75,6 +75,7 @@ impl Shared {
         patience: &Patience,
     ) -> Result<Waited, (Placed, Stopped)> {
         let begin = Instant::now();
+        let mut silence = reclaim::introduce(self, chain).await;
         let most = chain.most_wait();
         let end = begin + patience.most.map_or(most, |own| own.min(most));
         let (mut standing, mut since) = (None::<lines::Standing<'_>>, 0.0);
@@ -83,6 +84,7 @@ impl Shared {
             let turn = Turn { gateway: self.lines.gateway, since, wait_us: (left + GRACE).as_micros() as f64 };
             let turned = self.stats.timed(Operation::Reserve, self.store.turn(chain, ask, &turn)).await;
             let turned = turned.map_err(|error| {
+                let error = reclaim::first_cause(silence.take(), error);
                 let placed = standing.is_some() || !error.is_unsent();
                 (placed, Stopped::Store(error))
             })?;

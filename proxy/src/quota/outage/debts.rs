@@ -11,6 +11,7 @@ use super::super::Shared;
 use super::super::account::Amounts;
 use super::super::chain::Chain;
 use super::super::lease::LeaseId;
+use super::super::reclaim;
 use super::super::rule::MAX_AMOUNT;
 use super::super::stats::Operation;
 use super::super::store::{Renewal, Status, Store, StoreError};
@@ -74,6 +75,7 @@ impl Charge {
             ttl: shared.options.lease_ttl,
             reassert: true,
         };
+        reclaim::introduce(shared, &self.debt.chain).await;
         shared.stats.timed(Operation::Renew, shared.store.renew(&self.debt.chain, &renewal)).await?;
         self.written = true;
         Ok(())

@@ -5,7 +5,7 @@ use std::sync::{Arc, Once};
 use std::time::{Duration, Instant};
 
 use proxy::quota::audit::audit;
-use proxy::quota::{Level, Limit, OnStoreFailure, Quota, Readiness, Refused, Rule, Store, StoreError, Unit};
+use proxy::quota::{Level, Limit, OnStoreFailure, Options, Quota, Readiness, Refused, Rule, Store, StoreError, Unit};
 
 use super::outages::eventually;
 use super::redis_server::RedisServer;
@@ -151,6 +151,22 @@ async fn an_open_rule_costs_one_bounded_wait_and_what_was_used_is_charged_later(
     levels.sort_by(f64::total_cmp);
     assert_eq!(levels, [0.0, 501.0, 501.0 * 70.0, (501 * PRICE.cost(60, 10)) as f64]);
     assert_eq!((account.totals.settled, account.totals.held()), (501.0 * 70.0, 0.0));
+}
+
+/// Or nobody would look for the lease that carries its debt, should the gateway die over it.
+#[tokio::test]
+async fn an_org_that_was_only_served_without_the_store_is_known_to_it_afterwards() {
+    let mut server = RedisServer::start();
+    let store = Store::redis(&server.url(), waits(TIMEOUT)).await.unwrap();
+    // Long before the first pass of reclaim, which notes all orgs.
+    let quota = Quota::new(org(OPEN, 100), store, Options { lease_ttl: Duration::from_secs(600), ..options() });
+    // Not frozen, which would still hear of the org when it thaws.
+    server.kill();
+    assert_eq!(spend(&quota, 5).await, 5);
+    server.restart();
+    back(&[&quota]).await;
+    assert_eq!(levels(&books(&quota).await), [5.0]);
+    assert_eq!(quota.store().some_orgs().await.unwrap(), ["acme"]);
 }
 
 #[tokio::test]
