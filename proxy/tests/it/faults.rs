@@ -58,10 +58,11 @@ fn play(kind: Kind, histories: usize) {
         None => (rand::random_range(0..1 << 40), (histories / TOGETHER) as u64),
     };
     let start = Instant::now();
-    let worlds = (first..first + worlds).map(|seed| world(kind, seed));
-    let tallies =
-        runtime.block_on(futures_util::stream::iter(worlds).buffer_unordered(WORLDS_AT_ONCE).collect::<Vec<_>>());
-    let sum = tallies.into_iter().fold(Tally::default(), Tally::plus);
+    let sum = runtime.block_on(async {
+        let worlds = (first..first + worlds).map(|seed| tokio::spawn(world(kind, seed)));
+        let worlds = futures_util::stream::iter(worlds).buffer_unordered(WORLDS_AT_ONCE);
+        worlds.fold(Tally::default(), async |sum, world| sum.plus(world.expect("what broke is above"))).await
+    });
     println!("from seed {first} in {:.1?}: {sum:?}", start.elapsed());
 }
 

@@ -10,6 +10,7 @@ use rand::rngs::SmallRng;
 use rand::seq::IndexedRandom;
 use rand::{Rng, SeedableRng};
 use tokio::sync::watch;
+use tokio::task::block_in_place;
 use tokio::time::sleep;
 
 use super::link::Link;
@@ -80,7 +81,8 @@ impl World {
             *times += 1;
             call.steps(*times - 1)
         });
-        let (redis, replica) = match (kind, server) {
+        // Starting and stopping servers blocks, and other worlds go on meanwhile.
+        let (redis, replica) = block_in_place(|| match (kind, server) {
             (Kind::Memory, _) => (None, None),
             (Kind::Redis, Server::Forgets) => (Some(RedisServer::with(&DATABASES)), None),
             (Kind::Redis, Server::FailsOver) => {
@@ -91,7 +93,7 @@ impl World {
                 Some(RedisServer::with(&[&DATABASES[..], &["--appendonly", "yes", "--appendfsync", "no"]].concat())),
                 None,
             ),
-        };
+        });
         Self {
             kind,
             server,
@@ -150,29 +152,31 @@ impl World {
     }
 
     async fn own_trouble(&self, pauses: &[Duration]) {
-        let server = || self.redis.as_ref().unwrap().lock().unwrap();
+        let server = |change: &dyn Fn(&mut RedisServer)| {
+            block_in_place(|| change(&mut self.redis.as_ref().unwrap().lock().unwrap()));
+        };
         match self.server {
             Server::Well => {}
             Server::Hangs => {
-                server().freeze();
+                server(&|server| server.freeze());
                 sleep(pauses[0]).await;
-                server().thaw();
+                server(&|server| server.thaw());
             }
             Server::ReadOnly => {
-                replica_of(&server(), ["127.0.0.1", "1"]);
+                server(&|server| replica_of(server, ["127.0.0.1", "1"]));
                 sleep(pauses[0]).await;
-                replica_of(&server(), ["NO", "ONE"]);
+                server(&|server| replica_of(server, ["NO", "ONE"]));
             }
             Server::Restarts | Server::Forgets => {
-                server().kill();
+                server(&RedisServer::kill);
                 sleep(pauses[0]).await;
                 if self.server == Server::Forgets {
                     self.loses();
                 }
-                server().restart();
+                server(&RedisServer::restart);
             }
             Server::FailsOver => {
-                server().freeze();
+                server(&|server| server.freeze());
                 sleep(pauses[0]).await;
                 // Replication is asynchronous: what was acknowledged last may be missing.
                 self.loses();
@@ -180,9 +184,10 @@ impl World {
                     link.lead_to(self.socket());
                 }
                 sleep(pauses[1]).await;
-                server().kill();
+                server(&RedisServer::kill);
                 sleep(pauses[2]).await;
-                replica_of(&self.replica.as_ref().unwrap().lock().unwrap(), ["NO", "ONE"]);
+                let replica = self.replica.as_ref().unwrap();
+                block_in_place(|| replica_of(&replica.lock().unwrap(), ["NO", "ONE"]));
             }
         }
     }
@@ -194,7 +199,8 @@ impl World {
     fn forget_scripts(&self) {
         let client = redis::Client::open(format!("unix://{}", self.socket().display())).unwrap();
         // One that still loads its data has forgotten them anyway.
-        let _loading = client.get_connection().and_then(|mut raw| redis::cmd("SCRIPT").arg("FLUSH").exec(&mut raw));
+        let flush = || client.get_connection().and_then(|mut raw| redis::cmd("SCRIPT").arg("FLUSH").exec(&mut raw));
+        let _loading = block_in_place(flush);
     }
 }
 
