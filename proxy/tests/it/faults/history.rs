@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use proxy::Config;
-use proxy::quota::Options;
+use proxy::quota::{Options, Store};
 use tokio::task::JoinHandle;
 use tokio::time::sleep;
 
@@ -17,6 +17,7 @@ use super::gateway::{Gateway, Place};
 use super::link::Trouble;
 use super::plan::{self, Event, Plan};
 use super::world::{Kind, Server, World};
+use crate::quota::rig::{ana, waits};
 
 const PATIENCE: Duration = Duration::from_secs(30);
 
@@ -217,14 +218,15 @@ impl<'w> History<'w> {
         let store = match self.world.kind {
             Kind::Redis => {
                 let url = format!("unix://{}?db={}", self.world.socket().display(), self.database);
-                Some(crate::quota::rig::patient(&url).await)
+                let store = Store::redis(&url, waits(PATIENCE)).await;
+                Some(store.map_err(|error| format!("no store to audit: {error}"))?)
             }
             Kind::Memory => None,
         };
         let quota = &self.gateways[0].quota;
         if self.world.lost_after(self.began) {
             // A store that forgets the names of orgs learns them when they are used.
-            quota.chain(&crate::quota::rig::ana(), &["m"]);
+            quota.chain(&ana(), &["m"]);
         }
         let budget = self.plan.budget.filter(|_| self.keeps_to_its_budget());
         let store = store.as_ref().unwrap_or(quota.store());
