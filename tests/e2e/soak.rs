@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
-use bench::mock::{Mock, Options};
+use bench::mock::{Mock, Options, Settings};
 use serde_json::{Value, json};
 use tests::audit::Audit;
 use tests::{Client, Config, Gateway, RedisServer, until};
@@ -16,6 +16,10 @@ const TTL: Duration = Duration::from_secs(3);
 const LEVELS: [&str; 4] = ["u", "a", "o", "g"];
 /// Beyond what the first minute needs: connection pools, tables, the allocator's reserve.
 const GROWTH: u64 = 48 << 20;
+/// Bytes: about the smallest thing that could be kept of a call, its lease in a map.
+const PER_CALL: u64 = 64;
+/// Seconds that one reading of memory is the median of.
+const TYPICAL: usize = 9;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_short_storm_leaks_nothing() {
@@ -26,6 +30,62 @@ async fn a_short_storm_leaks_nothing() {
 #[ignore = "long: ten minutes"]
 async fn a_long_storm_leaks_nothing_and_grows_nothing() {
     storm(Duration::from_secs(600)).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_minute_of_calls_leaves_nothing_behind_in_memory() {
+    calm(Duration::from_secs(60)).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "long: ten minutes"]
+async fn ten_minutes_of_calls_leave_nothing_behind_in_memory() {
+    calm(Duration::from_secs(600)).await;
+}
+
+/// Calls that end well, as many as the gateway takes, with everything that learns or waits switched on.
+async fn calm(length: Duration) {
+    let redis = RedisServer::start().await;
+    let settings = Settings { chunks: 12, prompt_tokens: 8, ..Settings::default() };
+    let mock = Mock::start(Options { settings, records: 0, ..Options::default() }).expect("a mock");
+    let rule = "limits: [ { tokens: 1000000000, per: minute }, { concurrency: 12 } ], hold: calibrated, on_limit: { queue: {} }";
+    // A store that a busy machine makes slow is no part of this.
+    let config = config(&redis, &mock).line("store_timeout: 2s");
+    let gateway = config.quota(&format!("{{ level: org, match: \"ac*\", {rule} }}")).start().await;
+    let ends = Instant::now() + length;
+    let answered = Arc::new(AtomicU64::new(0));
+    let mut workers = JoinSet::new();
+    for number in 0..WORKERS {
+        let (client, answered) = (gateway.client("sk-ana"), answered.clone());
+        workers.spawn(async move {
+            for step in number.. {
+                if Instant::now() >= ends {
+                    return;
+                }
+                let body = json!({"model": "mock-model", "messages": [{"role": "user", "content": format!("call {step}")}],
+                                  "max_tokens": 50, "stream": step.is_multiple_of(2)});
+                client.try_events("/v1/chat/completions", &body, None).await.expect("an answer");
+                answered.fetch_add(1, Relaxed);
+            }
+        });
+    }
+    let mut resident = Vec::new();
+    while Instant::now() < ends {
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        resident.push((gateway.process.rss(), answered.load(Relaxed)));
+    }
+    workers.join_all().await;
+    let (early, late) = (typical(&resident[resident.len() / 3..]), typical(&resident[resident.len() - TYPICAL..]));
+    let (grown, calls) = (late.0.saturating_sub(early.0), late.1 - early.1);
+    assert!(calls > 1000, "only {calls} calls were answered");
+    assert!(grown < calls * PER_CALL, "{grown} bytes for {calls} calls");
+}
+
+/// The median resident memory of some seconds, and the calls answered by then.
+fn typical(seconds: &[(u64, u64)]) -> (u64, u64) {
+    let mut resident: Vec<u64> = seconds[..TYPICAL].iter().map(|(bytes, _)| *bytes).collect();
+    resident.sort_unstable();
+    (resident[TYPICAL / 2], seconds[TYPICAL / 2].1)
 }
 
 async fn storm(length: Duration) {
