@@ -2,7 +2,7 @@
 //! which the orgs of the other primaries do not notice.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use bench::mock::{Mock, Options, Settings};
@@ -56,13 +56,17 @@ struct Tally {
     unavailable: AtomicUsize,
 }
 
-/// Two clients of each org, one at each gateway, that call until they are refused.
-fn load(gateways: &[Gateway; 2], tallies: &Arc<Vec<Tally>>) -> JoinSet<()> {
+/// Two clients of each org, one at each gateway, that call until they are refused: at their leisure until they are to hurry,
+/// so that a budget outlasts what is done to the store meanwhile.
+fn load(gateways: &[Gateway; 2], tallies: &Arc<Vec<Tally>>, hurry: &Arc<AtomicBool>) -> JoinSet<()> {
     let mut clients = JoinSet::new();
     for (org, gateway) in (0..ORGS).flat_map(|org| gateways.iter().map(move |gateway| (org, gateway))) {
-        let (client, tallies) = (gateway.client(&key(org)), tallies.clone());
+        let (client, tallies, hurry) = (gateway.client(&key(org)), tallies.clone(), hurry.clone());
         clients.spawn(async move {
             loop {
+                if !hurry.load(Ordering::Relaxed) {
+                    tokio::time::sleep(Duration::from_millis(100)).await;
+                }
                 match client.chat(&call()).await.status {
                     200 => drop(tallies[org].admitted.fetch_add(1, Ordering::Relaxed)),
                     429 => return,
@@ -94,13 +98,15 @@ async fn budgets_stay_exact_while_their_slots_move() {
     let config = config(&store, &mock);
     let gateways = [config.start().await, config.start().await];
     let tallies: Arc<Vec<Tally>> = Arc::new((0..ORGS).map(|_| Tally::default()).collect());
-    let clients = load(&gateways, &tallies);
+    let hurry = Arc::new(AtomicBool::new(false));
+    let clients = load(&gateways, &tallies, &hurry);
     begun(&tallies).await;
     for org in 0..ORGS {
         let from = store.owner(&key_in(org));
         store.move_slot(&key_in(org), from, (from + 1) % 3).await;
     }
     assert!(total(&tallies) < ORGS * BUDGET, "the budgets were used up before the slots had moved");
+    hurry.store(true, Ordering::Relaxed);
     clients.join_all().await;
     for (org, tally) in tallies.iter().enumerate() {
         let found = (tally.admitted.load(Ordering::Relaxed), tally.unavailable.load(Ordering::Relaxed));
@@ -147,11 +153,13 @@ async fn a_primary_that_dies_takes_down_its_own_orgs_until_its_replica_serves_th
     let owners: Vec<usize> = (0..ORGS).map(|org| store.owner(&key_in(org))).collect();
     let dies = owners[0];
     let tallies: Arc<Vec<Tally>> = Arc::new((0..ORGS).map(|_| Tally::default()).collect());
-    let clients = load(&gateways, &tallies);
+    let hurry = Arc::new(AtomicBool::new(false));
+    let clients = load(&gateways, &tallies, &hurry);
     begun(&tallies).await;
     store.primaries[dies].process().kill();
     store.promoted(dies).await;
     assert!(total(&tallies) < ORGS * BUDGET, "the budgets were used up before the replica took over");
+    hurry.store(true, Ordering::Relaxed);
     clients.join_all().await;
     for (org, tally) in tallies.iter().enumerate() {
         let admitted = tally.admitted.load(Ordering::Relaxed);

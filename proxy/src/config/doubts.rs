@@ -5,7 +5,7 @@ use super::{
     read::At,
     rules::{Placed, is_glob},
 };
-use crate::quota::{Level, Price, Subject, Unit};
+use crate::quota::{Level, Price, Subject, Unit, Window};
 
 pub(super) fn cross_check(at: At<'_>, rules: &[Placed], models: &[Model], keys: &[Key]) {
     let nobody = |what: &str, cure: &str| at.report.warning(at.node.place, what, "the list is empty", cure);
@@ -19,6 +19,7 @@ pub(super) fn cross_check(at: At<'_>, rules: &[Placed], models: &[Model], keys: 
     for placed in rules {
         matches_nobody(at, placed, &subjects);
         limits_nothing(at, placed);
+        leaves_nothing(at, placed, keys);
         for (index, model) in models.iter().enumerate().filter(|(_, model)| placed.covers(model)) {
             costs_nothing(at, placed, index, model);
         }
@@ -48,6 +49,26 @@ fn limits_nothing(at: At<'_>, placed: &Placed) {
             "the list is empty, so the rule limits nothing",
             "add a limit such as { tokens: 100000, per: minute }, or remove the rule",
         );
+    }
+}
+
+/// Of a small limit the reserves of higher tiers may be all.
+fn leaves_nothing(at: At<'_>, placed: &Placed, keys: &[Key]) {
+    let callers = keys.iter().filter(|key| placed.matches(&key.subject()));
+    let Some(tier) = callers.filter_map(|key| key.tier.as_ref()).max_by_key(|tier| tier.kept) else { return };
+    for limit in &placed.rule.limits {
+        let most = match limit.window {
+            Window::Bucket { burst, .. } => burst,
+            _ => limit.amount,
+        } as f64;
+        if most >= 1.0 && most - tier.kept.of(most) < 1.0 {
+            at.report.warning(
+                placed.place,
+                &format!("{}.limits", placed.path),
+                format!("of {} {} the tiers above {} keep all but a fraction", limit.amount, limit.label(), tier.name),
+                "raise the limit, or lower their reserve",
+            );
+        }
     }
 }
 

@@ -242,7 +242,8 @@ struct OnLimitQueue {
     queue: Queue,
 }
 
-/// Calls wait for their turn: the highest tier first, then the child of the account (app of an org, user of an app) that was
+/// Calls wait for their turn, in one queue per account whatever limit is in the way: one that would fit waits too where others
+/// do, so give models that should not wait for each other rules without a queue. The highest tier first, then the child of the account (app of an org, user of an app) that was
 /// served the fewest tokens, then in order of arrival. Of one gateway at most half of `limits.in_flight` calls and half of
 /// `limits.body_budget` wait. A call waits no longer than `max_wait`, its header `x-penstock-deadline-ms`, or
 /// `x-stainless-timeout` less a second; one whose turn would not come in time is refused at once.

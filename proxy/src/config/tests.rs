@@ -457,6 +457,20 @@ fn what_will_hardly_do_what_its_author_hopes_is_a_warning() {
             Some("max_request/usd counts nothing of models[0]"),
         ),
         (format!("{priced}{KEYS}quotas: [{{ level: org, match: acme, limits: [{{ usd: 5, per: day }}] }}]"), None),
+        (
+            format!(
+                "tiers: [{{ name: a, reserve: 0.2 }}, {{ name: b }}]\n{}",
+                rule("{ level: org, match: acme, limits: [{ concurrency: 1 }] }")
+            ),
+            Some("of 1 concurrency the tiers above b keep all but a fraction; raise the limit"),
+        ),
+        (
+            format!(
+                "tiers: [{{ name: a, reserve: 0.2 }}, {{ name: b }}]\n{}",
+                rule("{ level: org, match: acme, limits: [{ concurrency: 2 }] }")
+            ),
+            None,
+        ),
         (format!("models: []\n{KEYS}"), Some("models: the list is empty; name a model")),
         (format!("{MODELS}keys: []\n"), Some("keys: the list is empty; give somebody a key")),
     ] {

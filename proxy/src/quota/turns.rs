@@ -11,6 +11,9 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use super::lease::LeaseId;
 use super::tier::Share;
 
+/// Microseconds between two looks at all places.
+const SWEEP_US: f64 = 1e6;
+
 /// A child of the account whose queue this is; all zeros where nobody is told apart.
 pub type Tenant = [u8; 8];
 pub type GatewayId = u128;
@@ -46,6 +49,8 @@ pub struct Turns {
     order: BTreeSet<Member>,
     places: HashMap<LeaseId, Place>,
     heard: HashMap<GatewayId, f64>,
+    /// When all places were last looked at.
+    swept: f64,
 }
 
 /// One tier.
@@ -77,7 +82,7 @@ impl Line {
 impl Turns {
     pub fn new(life_us: f64) -> Self {
         let (tiers, order) = (BTreeMap::new(), BTreeSet::new());
-        Self { life_us, tiers, order, places: HashMap::new(), heard: HashMap::new() }
+        Self { life_us, tiers, order, places: HashMap::new(), heard: HashMap::new(), swept: f64::NEG_INFINITY }
     }
 
     pub fn is_empty(&self) -> bool {
@@ -177,11 +182,31 @@ impl Turns {
             let tenant = self.tiers.get(&rank)?.least_served()?;
             let id = first(&self.order, rank, tenant)?;
             let place = self.places.get(&id)?;
-            let heard = self.heard.get(&place.gateway).copied().unwrap_or(f64::NEG_INFINITY);
-            if now <= place.until && now - heard <= self.life_us {
+            if self.counts(place, now) {
                 return Some((id, place.cost));
             }
             self.leave(id);
+        }
+    }
+
+    /// Its call may still wait, and its gateway was heard lately.
+    fn counts(&self, place: &Place, now: f64) -> bool {
+        let heard = self.heard.get(&place.gateway).copied().unwrap_or(f64::NEG_INFINITY);
+        now <= place.until && now - heard <= self.life_us
+    }
+
+    /// Gives up all places that do not count: of a queue that is full of them no call would ever come to the head, where
+    /// they are given up one by one. Once a second at most, however many calls are turned away.
+    pub fn sweep(&mut self, now: f64) {
+        if now - self.swept < SWEEP_US {
+            return;
+        }
+        self.swept = now;
+        let all: Vec<LeaseId> = self.order.iter().map(|(.., id)| *id).collect();
+        for id in all {
+            if !self.places.get(&id).is_some_and(|place| self.counts(place, now)) {
+                self.leave(id);
+            }
         }
     }
 

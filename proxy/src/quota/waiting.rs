@@ -83,11 +83,19 @@ impl Shared {
             let left = end.saturating_duration_since(Instant::now());
             let turn = Turn { gateway: self.lines.gateway, since, wait_us: (left + GRACE).as_micros() as f64 };
             let turned = self.stats.timed(Operation::Reserve, self.store.turn(chain, ask, &turn)).await;
-            let turned = turned.map_err(|error| {
-                let error = reclaim::first_cause(silence.take(), error);
-                let placed = standing.is_some() || !error.is_unsent();
-                (placed, Stopped::Store(error))
-            })?;
+            let turned = match turned {
+                Ok(turned) => turned,
+                Err(error) => {
+                    let error = reclaim::first_cause(silence.take(), error);
+                    // It holds nothing and has time left: most outages are shorter than that.
+                    if let Some(standing) = standing.as_mut().filter(|_| error.is_silence() && !left.is_zero()) {
+                        standing.news_within(SCOUT.min(left)).await;
+                        continue;
+                    }
+                    let placed = standing.is_some() || !error.is_unsent();
+                    return Err((placed, Stopped::Store(error)));
+                }
+            };
             let queued = if standing.is_some() { begin.elapsed() } else { Duration::ZERO };
             let (answer, spot) = (turned.answer, turned.spot);
             let Some(spot) = spot.filter(|_| matches!(answer.status, Status::Queued | Status::Crowded)) else {

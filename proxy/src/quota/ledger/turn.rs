@@ -57,7 +57,12 @@ impl Ledger {
                 let turns = self.turns(chain, at);
                 if outward { turns.serve(ask.id, &chain.shares) } else { turns.leave(ask.id) }
             }
-            if self.turns(chain, queue).depth(chain.rank) >= chain.queues[queue].depth {
+            let depth = chain.queues[queue].depth;
+            let turns = self.turns(chain, queue);
+            if turns.depth(chain.rank) >= depth {
+                turns.sweep(now);
+            }
+            if turns.depth(chain.rank) >= depth {
                 let ahead = self.turns(chain, queue).ahead(chain.rank, chain.queues[queue].tenant, None);
                 let spot = Some(Spot { queue, since, ahead, next: None });
                 return Turned { answer: self.answer(Status::Crowded, chain, &starts, now), spot };

@@ -4,6 +4,8 @@
 local char = string.char
 -- Microseconds that a gateway's places outlast its last word, and milliseconds that a queue outlasts its last call.
 local LIFE, QUEUE_MS = 2000000, 7200000
+-- Microseconds between two looks at all places.
+local SWEEP = 1000000
 
 local function queue_at(first, ranks)
   local q = { order = KEYS[first], hash = KEYS[first + 1], ranks = ranks, waiting = {}, idle = {} }
@@ -103,6 +105,24 @@ local function serve(q, id, shares)
   leave(q, id)
 end
 
+-- Its call may still wait, and its gateway was heard lately.
+local function counts(q, place, now)
+  local heard = place and call('HGET', q.hash, 'g' .. place.gateway)
+  return heard and now <= place.until_ and now - unpack_('<d', heard) <= LIFE
+end
+
+-- Gives up all places that do not count: of a queue that is full of them no call would ever come to the head. Once a second
+-- at most, however many calls are turned away.
+local function sweep(q, now)
+  local swept = call('HGET', q.hash, 's')
+  if swept and now - unpack_('<d', swept) < SWEEP then return end
+  call('HSET', q.hash, 's', pack('<d', now))
+  for _, member in ipairs(call('ZRANGE', q.order, 0, -1)) do
+    local id = sub(member, -16)
+    if not counts(q, place_of(q, id), now) then leave(q, id) end
+  end
+end
+
 local function head(q, rank, now)
   while true do
     local tenant = call('ZRANGE', q.waiting[rank], 0, 0)[1]
@@ -110,8 +130,7 @@ local function head(q, rank, now)
     if not member then return nil end
     local id = sub(member, -16)
     local place = place_of(q, id)
-    local heard = place and call('HGET', q.hash, 'g' .. place.gateway)
-    if heard and now <= place.until_ and now - unpack_('<d', heard) <= LIFE then return id, place.cost end
+    if counts(q, place, now) then return id, place.cost end
     if not place then return nil end
     leave(q, id)
   end

@@ -71,6 +71,7 @@ for k = 1, count do
     if blocked then return queued(k) end
   elseif blocked or (not (at and k < at) and call('ZCARD', q.order) > 0) then
     if at and k > at then serve(queues[at], id, shares) elseif at then leave(queues[at], id) end
+    if depth(q, rank) >= q.depth then sweep(q, now) end
     if depth(q, rank) >= q.depth then return spot(CROWDED, k, nil, before) end
     enter(q, id, rank, q.tenant, since, now + wait, input + output, gateway, now)
     at = k

@@ -80,11 +80,39 @@ async fn a_turn_that_a_dead_gateway_was_given_comes_back() {
     assert_eq!(levels(&books(&quota).await), [0.0], "it is given back in full");
 }
 
+/// Whatever the policy: a call that waits holds nothing, and an outage is over before its patience is.
 #[tokio::test]
-async fn a_store_that_dies_while_calls_wait_leaves_them_to_their_policy() {
+async fn a_store_that_is_silent_for_a_while_does_not_end_a_wait() {
+    for policy in [OnStoreFailure::Closed, OnStoreFailure::Open] {
+        let server = RedisServer::start();
+        let rules = one_at_a_time().into_iter().map(|rule| Rule { on_store_failure: policy, ..rule }).collect();
+        let store = Store::redis(&server.url(), waits(Duration::from_millis(100))).await.unwrap();
+        let quota = Quota::new(rules, store, options());
+        let chain = quota.chain(&ana(), &["m"]);
+        let first = quota.reserve(&chain, demand(1, 1)).await.unwrap();
+        let waiters: Vec<_> = (0..3).map(|_| waiter(&quota, &chain, 10)).collect();
+        many_wait(&quota, 3).await;
+        server.freeze();
+        super::queue::until("the store counts as down", || quota.store().health().is_err()).await;
+        tokio::time::sleep(Duration::from_millis(200)).await;
+        assert_eq!(super::queue::waiting(&quota), 3, "{policy:?}");
+        server.thaw();
+        super::queue::until("the store is back", || quota.store().health().is_ok()).await;
+        drop(first);
+        for waiter in waiters {
+            drop(tokio::time::timeout(PATIENT, waiter).await.expect("its turn comes").unwrap().expect("admitted"));
+        }
+        assert_eq!(levels(&books(&quota).await), [0.0]);
+    }
+}
+
+#[tokio::test]
+async fn a_store_that_dies_leaves_calls_to_their_policy_when_their_patience_ends() {
     for policy in [OnStoreFailure::Closed, OnStoreFailure::Open] {
         let mut server = RedisServer::start();
-        let rules = one_at_a_time().into_iter().map(|rule| Rule { on_store_failure: policy, ..rule }).collect();
+        let limits = vec![Limit::concurrency(1)];
+        let waits_little = queues(rule(Level::Org, limits), Duration::from_secs(2), 100);
+        let rules = vec![Rule { on_store_failure: policy, ..waits_little }];
         let store = Store::redis(&server.url(), waits(Duration::from_millis(300))).await.unwrap();
         let quota = Quota::new(rules, store, options());
         let chain = quota.chain(&ana(), &["m"]);
@@ -92,7 +120,7 @@ async fn a_store_that_dies_while_calls_wait_leaves_them_to_their_policy() {
         let next = waiter(&quota, &chain, 10);
         many_wait(&quota, 1).await;
         server.kill();
-        let next = tokio::time::timeout(Duration::from_secs(5), next).await.expect("it does not wait on").unwrap();
+        let next = tokio::time::timeout(Duration::from_secs(10), next).await.expect("it does not wait on").unwrap();
         match policy {
             OnStoreFailure::Open => drop(next.expect("an open rule admits")),
             _ => assert!(matches!(next, Err(Refused::Store(_))), "{next:?}"),
@@ -100,6 +128,24 @@ async fn a_store_that_dies_while_calls_wait_leaves_them_to_their_policy() {
         assert_eq!(super::queue::waiting(&quota), 0);
         drop(first);
     }
+}
+
+/// Nobody of it is at the head, where dead places are given up one by one: a call that finds no room looks at all.
+#[tokio::test]
+async fn a_queue_that_is_full_of_the_dead_takes_the_living() {
+    let server = RedisServer::start();
+    let rules = || vec![queues(rule(Level::Org, vec![Limit::concurrency(1)]), PATIENT, 3)];
+    let quota = Quota::new(rules(), patient(&server.url()).await, options());
+    let chain = quota.chain(&ana(), &["m"]);
+    // What the dead gateway holds is overdue when the living one looks.
+    assert_eq!(dying(quota.store(), &chain, Duration::from_millis(500)).await, Status::Done);
+    for _ in 0..3 {
+        assert_eq!(dying(quota.store(), &chain, PATIENT).await, Status::Queued);
+    }
+    assert!(matches!(quota.reserve(&chain, demand(5, 5)).await, Err(Refused::Limit(_))), "they may be alive still");
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    drop(quota.reserve(&chain, demand(5, 5)).await.expect("the org is idle"));
+    assert_eq!(levels(&books(&quota).await), [0.0]);
 }
 
 #[tokio::test]
