@@ -67,10 +67,6 @@ impl RedisAddress {
         };
         Ok(Self::Server(server))
     }
-
-    pub fn is_cluster(&self) -> bool {
-        matches!(self, Self::Cluster(_))
-    }
 }
 
 impl Seeds {
